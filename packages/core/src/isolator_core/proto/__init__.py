@@ -1,0 +1,1 @@
+"""Generated from vram.proto by `nox -s proto`; do not edit."""
