@@ -100,6 +100,14 @@ def _generate_proto(session: nox.Session, output: Path) -> None:
 
 
 @nox.session
+def bench(session: nox.Session) -> None:
+    """Measure speed and memory beside their budgets; name parts to measure only those, `--write` keeps the table."""
+    _in_environment(session)
+    native_build(session)
+    session.run("python", "-m", "tests.bench", *session.posargs)
+
+
+@nox.session
 def proto(session: nox.Session) -> None:
     """Generate Python from vram.proto."""
     _in_environment(session)
