@@ -1,4 +1,4 @@
-"""`python -m tests.bench [PART …]` measures the parts named, or all; `--write` keeps the table in docs/performance.md."""
+"""Measure the parts named, or all, and print each figure beside its budget."""
 
 import argparse
 import datetime
@@ -19,14 +19,9 @@ MARK = "<!-- results -->\n"
 
 def machine() -> str:
     """What the figures were measured on, without naming the machine."""
-    model = next(
-        (
-            line.split(":", 1)[1].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if "model name" in line
-        ),
-        platform.machine(),
-    )
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    model = next(names, platform.machine())
     today = datetime.datetime.now(datetime.UTC).date()
     return f"{today}, {os.cpu_count()} cores ({model}), Python {platform.python_version()}"
 
