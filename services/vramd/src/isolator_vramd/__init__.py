@@ -1,0 +1,1 @@
+"""Tells the basis: MiB of memory of the smallest GPU that a pod can land on."""

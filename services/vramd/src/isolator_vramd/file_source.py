@@ -1,0 +1,86 @@
+"""Nodes from a file: a NodeList in YAML or JSON, looked at again when it changes."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import structlog
+import yaml
+
+from isolator_core.errors import SettingsError
+from isolator_vramd.nodes import GpuNode, Node, NodeList, gpu_nodes
+
+POLL_SECONDS = 0.05
+"""How often the file's identity is looked at: one stat, so that a change is seen well within 100 ms."""
+
+Identity = tuple[int, int, int, int]
+
+_log = structlog.get_logger()
+
+
+def decode_nodes(content: bytes) -> list[Node]:
+    """The nodes of a NodeList, a List or one Node, in YAML or JSON.
+
+    Raises ValueError with a sentence that names what is wrong and where.
+    """
+    try:
+        raw = yaml.load(content, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        text = " ".join(str(error).replace(' in "<byte string>",', " at").split())
+        raise ValueError(f"not valid YAML or JSON: {text}") from error
+    if not isinstance(raw, dict):
+        raise ValueError("a Kubernetes NodeList is accepted, this is not a mapping")
+    kind = raw.get("kind")
+    if kind not in ("NodeList", "List", "Node"):
+        raise ValueError(f"kind is {kind!r}; accepted are NodeList, List and Node")
+    try:
+        nodes = [msgspec.convert(raw, Node)] if kind == "Node" else msgspec.convert(raw, NodeList).items
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from error
+    seen = set()
+    for position, node in enumerate(nodes):
+        where = f"items[{position}]"
+        if node.kind != "Node":
+            raise ValueError(f"{where}.kind is {node.kind!r}; Node is accepted")
+        if not node.metadata.name:
+            raise ValueError(f"{where}.metadata.name is empty")
+        if node.metadata.name in seen:
+            raise ValueError(f"{where}.metadata.name is {node.metadata.name!r} a second time")
+        seen.add(node.metadata.name)
+    return nodes
+
+
+def read_nodes(path: Path) -> dict[str, GpuNode]:
+    """The GPU nodes of a file, by name. Raises SettingsError that names the file and what is wrong with it."""
+    try:
+        return gpu_nodes(decode_nodes(path.read_bytes()))
+    except OSError as error:
+        raise SettingsError(f"cannot read --nodes-file {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise SettingsError(f"--nodes-file {path}: {error}") from error
+
+
+def identity(path: Path) -> Identity | None:
+    """What changes with a file's content, through symbolic links as ConfigMap volumes use them; None if absent."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+async def watch(path: Path, seen: Identity | None, changed: Callable[[dict[str, GpuNode]], None]) -> None:
+    """Call `changed` with the file's GPU nodes whenever it changes from `seen`. A wrong file keeps the last nodes."""
+    while True:
+        await asyncio.sleep(POLL_SECONDS)
+        now = identity(path)
+        if now == seen:
+            continue
+        seen = now
+        try:
+            nodes = read_nodes(path)
+        except SettingsError as error:
+            _log.error("nodes_file_refused", error=str(error), kept="the last valid nodes")
+            continue
+        changed(nodes)
