@@ -7,10 +7,11 @@ from pathlib import Path
 
 import grpc
 import pytest
-from .conftest import WAIT_SECONDS, Vramd
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from isolator_core.proto import vram_pb2
+
+from .conftest import WAIT_SECONDS, Vramd
 
 NODES = """
 kind: NodeList
