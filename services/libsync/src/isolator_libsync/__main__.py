@@ -1,0 +1,5 @@
+import sys
+
+from isolator_libsync.cli import main
+
+sys.exit(main())
