@@ -1,0 +1,1 @@
+"""A real Kubernetes control plane for tests: etcd, kube-apiserver and kube-controller-manager as processes."""

@@ -1,0 +1,133 @@
+"""Kubernetes', etcd's and helm's own programs, built once from their Go modules and kept in the cache.
+
+Each folder under `go/` pins one set of programs by a go.mod and a go.sum. The cache's key is the hash of that go.mod:
+a changed pin builds anew and an unchanged one never does.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "kai-resource-isolator" / "cluster"
+MODULES = Path(__file__).parent / "go"
+KUBERNETES_VERSIONS = tuple(
+    sorted((path.name.removeprefix("kubernetes-") for path in MODULES.glob("kubernetes-*")), key=lambda v: v.split("."))
+)
+DEFAULT_KUBERNETES = "1.34"
+PROGRESS_SECONDS = 15
+
+_PACKAGES = {
+    "etcd": "go.etcd.io/etcd/server/v3",
+    "helm3": "helm.sh/helm/v3/cmd/helm",
+    "helm4": "helm.sh/helm/v4/cmd/helm",
+} | {
+    name: f"k8s.io/kubernetes/cmd/{name}"
+    for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet")
+}
+
+
+class BuildError(Exception):
+    """A program could not be built. The text says which and shows the end of the compiler's output."""
+
+
+def _module_of(program: str, kubernetes: str) -> Path:
+    folder = MODULES / ("helm" if program.startswith("helm") else f"kubernetes-{kubernetes}")
+    if not folder.is_dir():
+        raise BuildError(f"Kubernetes {kubernetes} is not pinned; pinned are {', '.join(KUBERNETES_VERSIONS)}")
+    return folder
+
+
+def _version(folder: Path, package: str) -> str:
+    """Version of the module that holds a package, as the folder's go.mod requires it."""
+    listed = subprocess.run(
+        ["go", "mod", "edit", "-json"], cwd=folder, check=True, capture_output=True, text=True, env=_environment()
+    )
+    for required in json.loads(listed.stdout)["Require"]:
+        if package == required["Path"] or package.startswith(required["Path"] + "/"):
+            return str(required["Version"])
+    raise BuildError(f"{folder / 'go.mod'} requires no module that holds {package}")
+
+
+def _stamp(package: str, version: str) -> list[str]:
+    """Linker flags that write the version into a program as its own release build does."""
+    if package.startswith("helm.sh/"):
+        return [f"-X {package.removesuffix('/cmd/helm')}/internal/version.version={version}"]
+    if package.startswith("k8s.io/"):
+        major, minor, _ = version.removeprefix("v").split(".")
+        stamped = {"gitVersion": version, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+        return [
+            f"-X {where}.{key}={value}"
+            for where in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+            for key, value in stamped.items()
+        ]
+    return []
+
+
+def _environment() -> dict[str, str]:
+    return os.environ | {"GOFLAGS": "-p=2 -buildvcs=false", "CGO_ENABLED": "0", "GOWORK": "off"}
+
+
+@contextmanager
+def _one_build_at_a_time() -> Iterator[None]:
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _say(text: str) -> None:
+    print(f"cluster: {text}", file=sys.stderr, flush=True)
+
+
+def _build(folder: Path, package: str, target: Path) -> None:
+    """Compile one program, saying every few seconds how many packages are done."""
+    version = _version(folder, package)
+    _say(f"building {target.name} {version} (once; minutes)")
+    command = [
+        "nice", "go", "build", "-v", "-trimpath", "-ldflags", " ".join(["-s", "-w", *_stamp(package, version)]),
+        "-o", str(target.with_suffix(".new")), package,
+    ]  # fmt: skip
+    started = said = time.monotonic()
+    done, last = 0, [""] * 20
+    with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, env=_environment()) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            done += 1
+            last = [*last[1:], line]
+            if time.monotonic() - said > PROGRESS_SECONDS:
+                said = time.monotonic()
+                _say(f"  {target.name}: {done} packages after {said - started:.0f} s")
+    if process.returncode != 0:
+        raise BuildError(f"building {package} failed:\n{''.join(last)}")
+    target.with_suffix(".new").rename(target)
+    _say(f"built {target.name} in {time.monotonic() - started:.0f} s")
+
+
+def ensure(program: str, kubernetes: str = DEFAULT_KUBERNETES) -> Path:
+    """Path of a program, built on the first call.
+
+    `program` is one of etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kubectl, helm3, helm4;
+    `kubernetes` a pinned minor version such as 1.34. Raises BuildError.
+    """
+    if program not in _PACKAGES:
+        raise BuildError(f"unknown program {program!r}; known are {', '.join(sorted(_PACKAGES))}")
+    folder = _module_of(program, kubernetes)
+    key = hashlib.sha256((folder / "go.mod").read_bytes()).hexdigest()[:16]
+    target = CACHE / key / program
+    if target.exists():
+        return target
+    if shutil.which("go") is None:
+        raise BuildError(f"{program} must be built and go is missing: install the package golang-go (1.24 or later)")
+    with _one_build_at_a_time():
+        if not target.exists():
+            target.parent.mkdir(exist_ok=True)
+            _build(folder, _PACKAGES[program], target)
+    return target
