@@ -67,7 +67,7 @@ def _env_name(prefix: str, name: str, field: FieldInfo) -> str:
 
 
 def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+    return "--" + name.rstrip("_").replace("_", "-")
 
 
 def _is_positional(field: FieldInfo) -> bool:
