@@ -1,0 +1,120 @@
+"""The `request` file, in which a request travels to the library: `key=value` a line.
+
+The webhook writes it into an annotation, the kubelet projects that into the container, libvgpu and the monitor read it.
+"""
+
+import re
+from dataclasses import dataclass
+
+_DECIMAL = re.compile(r"[0-9]+(?:\.[0-9]+)?", re.ASCII)
+_INTEGER = re.compile(r"[1-9][0-9]*", re.ASCII)
+_KEY = re.compile(r"[a-z][a-z0-9-]*", re.ASCII)
+_CONTAINER = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
+_MOST = (1 << 64) - 1
+
+
+class RequestFileInvalid(Exception):
+    """The file cannot be used. Its text names the line or the key, the value and what is accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFile:
+    """Content of a `request` file. Exactly one of `memory_mib`, `fraction` and `exempt` is given."""
+
+    container: str
+    memory_mib: int | None = None
+    fraction: str | None = None
+    exempt: bool = False
+    at_most_mib: int | None = None
+    devices: int = 1
+    cores: int | None = None
+    priority: int | None = None
+    unknown: tuple[str, ...] = ()
+
+
+def build(request: RequestFile) -> str:
+    """Text of the file. Raises RequestFileInvalid for what `parse` would not read back to the same content."""
+    lines = [f"container={request.container}"]
+    if request.exempt:
+        lines.append("memory=none")
+    if request.memory_mib is not None:
+        lines.append(f"memory={request.memory_mib}m")
+    if request.fraction is not None:
+        lines.append(f"fraction={request.fraction}")
+    if request.at_most_mib is not None:
+        lines.append(f"at-most={request.at_most_mib}m")
+    lines.append(f"devices={request.devices}")
+    if request.cores is not None:
+        lines.append(f"cores={request.cores}")
+    if request.priority is not None:
+        lines.append(f"priority={request.priority}")
+    text = "\n".join(lines) + "\n"
+    if parse(text) != request:
+        raise RequestFileInvalid(f"{request} does not survive the request file: unknown keys are never written")
+    return text
+
+
+def _split(text: str) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line:
+            continue
+        key, separator, value = line.partition("=")
+        if not separator or _KEY.fullmatch(key) is None:
+            raise RequestFileInvalid(f"line {number} is {line!r}: accepted is key=value")
+        if key in values:
+            raise RequestFileInvalid(f"{key} is given twice, in line {number} again: accepted is once")
+        values[key] = value
+    return values
+
+
+def _integer(key: str, text: str, least: int, most: int) -> int:
+    if (text == "0" or _INTEGER.fullmatch(text)) and len(text) <= 20 and least <= int(text) <= most:
+        return int(text)
+    raise RequestFileInvalid(f"{key} is {text!r}: accepted is an integer from {least} to {most}")
+
+
+def _mib(key: str, text: str) -> int:
+    if not text.endswith("m"):
+        raise RequestFileInvalid(f"{key} is {text!r}: accepted is a number of MiB with the suffix m, such as 4096m")
+    return _integer(key, text.removesuffix("m"), 1, _MOST)
+
+
+def _fraction(text: str) -> str:
+    if _DECIMAL.fullmatch(text) is None or not 0 < float(text) <= 1:
+        raise RequestFileInvalid(f"fraction is {text!r}: accepted is a decimal above 0 and up to 1, such as 0.25")
+    return text
+
+
+def parse(text: str) -> RequestFile:
+    """Read the file's text. Keys that are not known are kept in `unknown`, in the file's order, and change nothing.
+
+    Raises RequestFileInvalid for a malformed line, a key given twice, a malformed known key, a missing container, and
+    unless exactly one of memory and fraction is there.
+    """
+    values = _split(text)
+    container = values.pop("container", None)
+    if container is None:
+        raise RequestFileInvalid("container is missing: accepted is the container's name")
+    if _CONTAINER.fullmatch(container) is None:
+        raise RequestFileInvalid(f"container is {container!r}: accepted is a container's name (a DNS label)")
+    memory = values.pop("memory", None)
+    fraction = values.pop("fraction", None)
+    if (memory is None) == (fraction is None):
+        raise RequestFileInvalid("accepted is exactly one of memory and fraction")
+    exempt = memory == "none"
+    at_most = values.pop("at-most", None)
+    devices = values.pop("devices", "1")
+    cores = values.pop("cores", None)
+    priority = values.pop("priority", None)
+    return RequestFile(
+        container=container,
+        memory_mib=None if memory is None or exempt else _mib("memory", memory),
+        fraction=None if fraction is None else _fraction(fraction),
+        exempt=exempt,
+        at_most_mib=None if at_most is None else _mib("at-most", at_most),
+        devices=_integer("devices", devices, 1, _MOST),
+        cores=None if cores is None else _integer("cores", cores, 1, 100),
+        priority=None if priority is None else _integer("priority", priority, 0, 1),
+        unknown=tuple(values),
+    )

@@ -1,0 +1,7 @@
+"""`python -m isolator_webhook`."""
+
+import sys
+
+from isolator_webhook.cli import main
+
+sys.exit(main())

@@ -1,0 +1,152 @@
+"""One review from its bytes to its answer: the one path that the server and `review` both take."""
+
+import uuid
+from dataclasses import dataclass, field
+
+import msgspec
+import structlog
+
+from isolator_webhook import patch
+from isolator_webhook.basis import AskBasis, Unknown
+from isolator_webhook.decision import Deny, Skip, decide
+from isolator_webhook.options import Options
+from isolator_webhook.pod import AdmissionRequest, AdmissionReview, Pod
+
+API_VERSION = "admission.k8s.io/v1"
+
+_log = structlog.get_logger()
+_review_decoder = msgspec.json.Decoder(AdmissionReview)
+_pod_decoder = msgspec.json.Decoder(Pod)
+
+
+class Malformed(Exception):
+    """Not an AdmissionReview that can be answered. Its text says what is accepted."""
+
+
+class _Answer(msgspec.Struct, rename="camel", omit_defaults=True):
+    pass
+
+
+class Status(_Answer):
+    """Why a pod is refused, as kubectl shows it."""
+
+    message: str
+    reason: str
+    code: int
+
+
+class Response(_Answer):
+    """`response` of an AdmissionReview."""
+
+    uid: str
+    allowed: bool
+    status: Status | None = None
+    patch_type: str | None = None
+    patch: bytes | None = None
+    warnings: list[str] | None = None
+
+
+class ReviewAnswer(_Answer, omit_defaults=False):
+    """An AdmissionReview that answers."""
+
+    response: Response
+    api_version: str = API_VERSION
+    kind: str = "AdmissionReview"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a pod: `result` is allowed, patched, denied or failed, `reason` one word for it."""
+
+    result: str
+    reason: str
+    message: str = ""
+    operations: list[patch.Operation] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+    code: int = 403
+
+
+def decode(body: bytes) -> AdmissionReview:
+    """Read an AdmissionReview. Raises Malformed with the field and what is accepted."""
+    try:
+        review = _review_decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise Malformed(f"not an AdmissionReview: {error}") from error
+    if (review.kind, review.api_version) != ("AdmissionReview", API_VERSION):
+        raise Malformed(f"got {review.kind} of {review.api_version}: accepted is AdmissionReview of {API_VERSION}")
+    return review
+
+
+def _creates_a_pod(request: AdmissionRequest) -> bool:
+    kind = (request.kind.group, request.kind.version, request.kind.kind)
+    return request.operation == "CREATE" and kind == ("", "v1", "Pod") and not request.sub_resource
+
+
+async def _admit(pod: Pod, ask: AskBasis, options: Options) -> Outcome:
+    decision = decide(pod)
+    if isinstance(decision, Skip):
+        return Outcome("allowed", decision.reason)
+    if isinstance(decision, Deny):
+        return Outcome("denied", decision.reason, decision.message)
+    basis = await ask(pod.spec) if decision.needs_basis else Unknown("no fraction was asked for")
+    try:
+        built = patch.build(pod, decision.requests, basis, options)
+    except patch.Conflict as conflict:
+        return Outcome("denied", "conflict", str(conflict))
+    return Outcome("patched", "share", operations=built.operations, notices=built.notices)
+
+
+async def outcome(request: AdmissionRequest, ask: AskBasis, options: Options) -> Outcome:
+    """What becomes of one request. Never raises: a fault of ours refuses the pod and is logged with an identifier."""
+    if not _creates_a_pod(request):
+        return Outcome("allowed", "not_a_pod_create")
+    try:
+        pod = _pod_decoder.decode(request.object)
+    except msgspec.MsgspecError as error:
+        return Outcome("denied", "malformed_pod", f"the pod cannot be read: {error}", code=400)
+    try:
+        return await _admit(pod, ask, options)
+    except Exception:
+        identifier = uuid.uuid4().hex
+        _log.exception("internal_error", error_id=identifier, uid=request.uid, namespace=request.namespace)
+        message = f"internal error of kai-resource-isolator, in its log under {identifier}: the pod is not admitted"
+        return Outcome("failed", "internal_error", message, code=500)
+
+
+_REASONS = {400: "BadRequest", 403: "Forbidden", 500: "InternalError"}
+
+
+def respond(request: AdmissionRequest, what: Outcome) -> Response:
+    """The response that tells the API server."""
+    if what.result in ("denied", "failed"):
+        status = Status(message=what.message, reason=_REASONS[what.code], code=what.code)
+        return Response(request.uid, allowed=False, status=status)
+    response = Response(request.uid, allowed=True, warnings=what.notices or None)
+    if what.operations:
+        response.patch_type = "JSONPatch"
+        response.patch = msgspec.json.encode(what.operations)
+    return response
+
+
+def log(request: AdmissionRequest, what: Outcome) -> None:
+    """One line for a pod that was patched or refused, none for others."""
+    if what.result == "allowed":
+        return
+    _log.info(
+        "pod_" + what.result,
+        uid=request.uid,
+        namespace=request.namespace,
+        name=request.name,
+        reason=what.reason,
+        message=what.message,
+        notices=what.notices,
+        operations=len(what.operations),
+    )
+
+
+async def answer(body: bytes, ask: AskBasis, options: Options) -> bytes:
+    """From the bytes of a review to the bytes of its answer. Raises Malformed."""
+    request = decode(body).request
+    what = await outcome(request, ask, options)
+    log(request, what)
+    return msgspec.json.encode(ReviewAnswer(respond(request, what)))

@@ -1,0 +1,146 @@
+"""Whatever the pod: the patch applies, applied twice it is applied once, nothing else is touched, nothing is raised."""
+
+import copy
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from isolator_webhook.basis import Known, Unknown
+
+PREFIX = "kai-resource-isolator"
+PATHS = ["/data", "/etc", "/etc/ssl", "/usr/local/vgpu/limits", "/usr/local/vgpu/libvgpu.so", "/etc/ld.so.preload", "/"]
+VOLUME_NAMES = ["data", f"{PREFIX}-lib", f"{PREFIX}-preload", f"{PREFIX}-limits-0", f"{PREFIX}-region-0"]
+CONTAINER_NAMES = ["main", "side", "prepare"]
+
+numbers = st.sampled_from(["0", "1", "4096", "0100", "18446744073709551615", "4Gi", "", "1e3"]) | st.text(max_size=6)
+fractions = st.sampled_from(["0.5", ".25", "5e-1", "1", "0x1p-1", "NaN", "1e-9"]) | st.text(max_size=6)
+annotations = st.none() | st.fixed_dictionaries(
+    {},
+    optional={
+        "gpu-memory": numbers,
+        "gpu-fraction": fractions,
+        "gpu-fraction-num-devices": numbers,
+        "gpu-fraction-container-name": st.sampled_from(CONTAINER_NAMES),
+        "runai/shared-gpu-configmap": st.sampled_from(["", "a-shared-gpu"]),
+        "mps": st.sampled_from(["true", "false"]),
+        f"{PREFIX}.io/inject": st.sampled_from(["false", "true"]),
+        f"{PREFIX}.io/request.0": st.text(max_size=5),
+        f"{PREFIX}.io/request.i3": st.text(max_size=5),
+        f"{PREFIX}.io/notice": st.text(max_size=5),
+        "other/key~1": st.text(max_size=5),
+    },
+)
+sources = st.sampled_from(
+    [
+        {"emptyDir": {}},
+        {"emptyDir": {"sizeLimit": "16Mi"}},
+        {"hostPath": {"path": f"/var/lib/{PREFIX}/libvgpu.so", "type": "File"}},
+        {"hostPath": {"path": "/", "type": ""}},
+        {"configMap": {"name": "x", "defaultMode": 420}},
+        {"projected": {"sources": [{"serviceAccountToken": {"path": "token"}}], "defaultMode": 420}},
+        {"image": {"reference": "x"}},
+    ]
+)
+volumes = st.lists(
+    st.builds(lambda name, source: {"name": name} | source, st.sampled_from(VOLUME_NAMES), sources),
+    max_size=4,
+    unique_by=lambda volume: str(volume["name"]),
+)
+mounts = st.lists(
+    st.fixed_dictionaries(
+        {"name": st.sampled_from(VOLUME_NAMES), "mountPath": st.sampled_from(PATHS)},
+        optional={"readOnly": st.booleans(), "subPath": st.just("x"), "recursiveReadOnly": st.just("Disabled")},
+    ),
+    max_size=3,
+)
+variables = st.lists(
+    st.sampled_from(
+        [
+            {"name": "POD_UID", "value": "mine"},
+            {"name": "CUDA_DEVICE_MEMORY_LIMIT", "value": "1m"},
+            {"name": "CUDA_DEVICE_MEMORY_LIMIT", "valueFrom": {"configMapKeyRef": {"name": "x", "key": "y"}}},
+            {"name": "A"},
+        ]
+    ),
+    max_size=3,
+)
+containers = st.fixed_dictionaries(
+    {"name": st.sampled_from(CONTAINER_NAMES)},
+    optional={
+        "env": st.none() | variables,
+        "volumeMounts": st.none() | mounts,
+        "resources": st.sampled_from(
+            [{}, {"limits": None}, {"limits": {"nvidia.com/gpu": "1"}}, {"limits": {"cpu": 1, "memory": "1Gi"}}]
+        ),
+        "novelty": st.just({"x": [1]}),
+    },
+)
+specs = st.fixed_dictionaries(
+    {"containers": st.lists(containers, min_size=1, max_size=3)},
+    optional={
+        "initContainers": st.none() | st.lists(containers, max_size=2),
+        "volumes": st.none() | volumes,
+        "schedulerName": st.sampled_from(["kai-scheduler", "default-scheduler"]),
+        "nodeSelector": st.just({"a": "b"}),
+        "affinity": st.sampled_from([{}, {"nodeAffinity": {}}, None]),
+        "novelty": st.just([1, None]),
+    },
+)
+pods = st.builds(
+    lambda found, spec: {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"generateName": "a-"} | ({} if found is None else {"annotations": found}),
+        "spec": spec,
+    },
+    annotations,
+    specs,
+)
+bases = st.sampled_from([Known(15360), Known(1), Unknown("down")])
+
+OUR_VARIABLES = ("POD_UID", "CONTAINER_NAME", "CONTAINER_VGPU_MOUNT", "CUDA_DEVICE_MEMORY_LIMIT")
+
+
+def without_ours(pod: Any, before: Any) -> Any:
+    """The pod less what the patch may add, so that what is left can be compared with what came in."""
+    pod = copy.deepcopy(pod)
+    found = pod["metadata"].get("annotations", {})
+    for key in [key for key in found if key.startswith((f"{PREFIX}.io/request.", f"{PREFIX}.io/notice"))]:
+        del found[key]
+    if not found and not before["metadata"].get("annotations"):
+        pod["metadata"].pop("annotations", None)
+    spec = pod["spec"]
+    spec["volumes"] = [volume for volume in spec.get("volumes") or () if not volume["name"].startswith(PREFIX)]
+    for array in ("initContainers", "containers"):
+        for position, container in enumerate(spec.get(array) or ()):
+            given = before["spec"][array][position]
+            container["volumeMounts"] = [
+                mount for mount in container.get("volumeMounts") or () if not mount["name"].startswith(PREFIX)
+            ]
+            present = {variable["name"] for variable in given.get("env") or ()}
+            container["env"] = [
+                variable
+                for variable in container.get("env") or ()
+                if variable["name"] in present or variable["name"] not in OUR_VARIABLES
+            ]
+    return pod
+
+
+@settings(max_examples=400)
+@given(pods, bases)
+def test_any_pod(world: Any, pod: Any, basis: Any) -> None:
+    before = copy.deepcopy(pod)
+    outcome = world.outcome_of(pod, basis)
+    assert outcome.result in ("allowed", "patched", "denied"), outcome.message
+    if outcome.result == "denied":
+        assert outcome.message
+        return
+    after = world.admitted(pod, basis)
+    assert pod == before
+    if outcome.result == "allowed":
+        assert after == pod
+        return
+    assert without_ours(after, pod) == without_ours(pod, pod)
+    assert world.outcome_of(after, basis).operations == []
+    assert world.outcome_of(world.defaulted(after), basis).operations == []
