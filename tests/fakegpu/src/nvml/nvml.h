@@ -1,0 +1,40 @@
+/* What the files of this NVML share. */
+#pragma once
+
+#include "../common/config.h"
+#include "../common/state.h"
+#include "prototypes.h"
+
+#include <stdbool.h>
+
+/* A card or a MIG instance. A card that is divided has no memory of its own: it is the sum of its instances. */
+struct nvmlDevice_st {
+    const struct device_config *config;
+    struct nvmlDevice_st *parent; /* of a MIG instance */
+    unsigned index;               /* among the cards, or among the instances of its card */
+    int parts;                    /* entries of the state that this device is made of */
+    int state_index[MAX_DEVICES];
+    bool divided; /* into MIG instances */
+};
+
+struct nvml {
+    struct config config;
+    struct attachment attachment;
+    struct nvmlDevice_st card[MAX_DEVICES], instance[MAX_DEVICES];
+    unsigned cards, instances;
+};
+
+extern struct nvml nvml;
+
+/* NVML_ERROR_UNINITIALIZED outside of nvmlInit and nvmlShutdown; invalid argument if out is NULL. */
+nvmlReturn_t nvml_ready(const void *out);
+
+/* The same, and whether the handle is one of ours. */
+nvmlReturn_t nvml_check(nvmlDevice_t device, const void *out);
+
+/* Copies text with its end; NVML_ERROR_INSUFFICIENT_SIZE if it does not fit. */
+nvmlReturn_t nvml_text(char *out, unsigned length, const char *text);
+
+uint64_t nvml_memory_total(nvmlDevice_t device);
+uint64_t nvml_memory_reserved(nvmlDevice_t device);
+uint64_t nvml_memory_used(nvmlDevice_t device);
