@@ -1,0 +1,17 @@
+/* Time and sleep, in one place so that a test build can replace them. */
+#ifndef CLOCK_H
+#define CLOCK_H
+
+#include <stdint.h>
+
+enum { NANOSECONDS_A_SECOND = 1000000000 };
+
+/* Nanoseconds of the monotonic clock, as of the kernel's last tick: cheap, and never 0. */
+uint64_t clock_coarse(void);
+
+/* Seconds since 1970. */
+uint64_t clock_unix_seconds(void);
+
+void clock_sleep(uint64_t nanoseconds);
+
+#endif

@@ -1,0 +1,341 @@
+#define _GNU_SOURCE
+#include "container.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "devices.h"
+#include "driver.h"
+#include "environment.h"
+#include "ledger.h"
+#include "message.h"
+#include "own_path.h"
+#include "slot.h"
+
+struct process *process;
+struct container container = {.region = REGION_INITIALIZER};
+
+static struct limit_files files;
+static uint64_t own_limit = LIMIT_NONE;
+static struct card cards[REGION_DEVICES];
+static uint64_t limits[REGION_DEVICES];
+static uint64_t limits_read_at, last_refusal_said;
+static bool said_invalid;
+static char directory[PATH_BYTES], library[PATH_BYTES];
+
+/* Why this process may not use CUDA, at most once a second. */
+static void say_refused(const char *reason)
+{
+    uint64_t now = clock_coarse();
+    if (last_refusal_said == 0 || now - last_refusal_said >= NANOSECONDS_A_SECOND)
+        message(MESSAGE_ERROR, "CUDA is refused, because the GPU memory limit of this container cannot be enforced: %s", reason);
+    last_refusal_said = now;
+}
+
+static struct process *get_process(void)
+{
+    struct process *mine = __atomic_load_n(&process, __ATOMIC_ACQUIRE), *expected = NULL;
+
+    if (mine && mine->owner && mine->owner != (uint32_t)getpid())
+        memset(mine, 0, sizeof(*mine));
+    if (mine)
+        return mine;
+    mine = mmap(NULL, sizeof(*mine), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mine == MAP_FAILED)
+        return NULL;
+    if (madvise(mine, sizeof(*mine), MADV_WIPEONFORK) != 0)
+        mine->owner = (uint32_t)getpid();
+    if (__atomic_compare_exchange_n(&process, &expected, mine, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        return mine;
+    munmap(mine, sizeof(*mine));
+    return expected;
+}
+
+static uint64_t smaller(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Where the limits come from. LIMITS_INVALID: reason. */
+static enum limits_answer read_limit_files(struct limit_files *read, char *reason)
+{
+    if (!own_directory(directory, sizeof(directory)) || !own_file(library, sizeof(library))) {
+        snprintf(reason, REASON_BYTES, "the library's own file cannot be found");
+        return LIMITS_INVALID;
+    }
+    return limit_files_read(directory, library, read, reason);
+}
+
+static bool region_path_of(const struct limit_files *read, char *path, size_t bytes, char *reason)
+{
+    int length = snprintf(path, bytes, "%s/containers/%s_%s/usage.cache", directory, read->uid, read->request.container);
+    if (length >= 0 && (size_t)length < bytes)
+        return true;
+    snprintf(reason, REASON_BYTES, "the region's path is too long");
+    return false;
+}
+
+static void store_limit(unsigned device, uint64_t limit)
+{
+    struct region_file *file = container.region.file;
+    uint64_t shown = limit == LIMIT_NONE ? 0 : limit;
+
+    __atomic_store_n(&limits[device], limit, __ATOMIC_RELAXED);
+    /* What this process lowered for itself is not the container's limit. */
+    if (own_limit == LIMIT_NONE && file->hami.limit[device] != shown) {
+        __atomic_store_n(&file->hami.limit[device], shown, __ATOMIC_RELAXED);
+        __atomic_store_n(&file->extension.devices[device].limit, shown, __ATOMIC_RELAXED);
+    }
+    __atomic_store_n(&file->hami.sm_limit[device], files.request.cores, __ATOMIC_RELAXED);
+}
+
+static void compute_limits(void)
+{
+    for (unsigned device = 0; device < REGION_DEVICES; device++)
+        if (device_is_visible(device))
+            store_limit(device, smaller(limit_on_card(&files, cards[device]), own_limit));
+}
+
+/* Under the lock `starting`. */
+static void read_limits_again(void)
+{
+    struct limit_files read;
+    char reason[REASON_BYTES];
+    int saved = errno;
+
+    __atomic_store_n(&limits_read_at, clock_coarse(), __ATOMIC_RELAXED);
+    enum limits_answer answer = limit_files_read(directory, library, &read, reason);
+    bool valid = answer == LIMITS_READ && (read.has_kai || !files.has_kai);
+    if (answer == LIMITS_UNMANAGED)
+        snprintf(reason, sizeof(reason), "%.128s/limits is gone", directory);
+    else if (answer == LIMITS_READ && !valid)
+        snprintf(reason, sizeof(reason), "CUDA_DEVICE_MEMORY_LIMIT is gone from %.128s/limits", directory);
+    if (valid) {
+        files = read;
+        compute_limits();
+    } else if (!said_invalid) {
+        message(MESSAGE_WARNING, "the GPU memory limit stays as it was: %s", reason);
+    }
+    said_invalid = !valid;
+    errno = saved;
+}
+
+void container_refresh(void)
+{
+    if (!container.managed)
+        return;
+    lock_take(&process->starting);
+    read_limits_again();
+    lock_drop(&process->starting);
+}
+
+uint64_t container_limit(unsigned device)
+{
+    if (!container.managed) {
+        uint64_t limit = __atomic_load_n(&container.region.file->hami.limit[device], __ATOMIC_RELAXED);
+        return limit ? limit : LIMIT_NONE;
+    }
+    uint64_t read_at = __atomic_load_n(&limits_read_at, __ATOMIC_RELAXED), now = clock_coarse();
+    if (now - read_at >= NANOSECONDS_A_SECOND && lock_try(&process->starting)) {
+        read_limits_again();
+        lock_drop(&process->starting);
+    }
+    return __atomic_load_n(&limits[device], __ATOMIC_RELAXED);
+}
+
+/* HAMi: whoever makes the region writes the environment's limits into it. */
+static bool stamp_environment(struct region_file *file, unsigned device, char *reason)
+{
+    uint64_t bytes, percent;
+    if (!environment_memory_limit(device, &bytes, reason) || !environment_cores(device, &percent, reason))
+        return false;
+    file->hami.limit[device] = bytes == LIMIT_NONE ? 0 : bytes;
+    file->extension.devices[device].limit = file->hami.limit[device];
+    file->hami.sm_limit[device] = percent;
+    return true;
+}
+
+/* The limits files' limits follow when the card's memory is known. */
+static bool stamp_nothing(struct region_file *file, unsigned device, char *reason)
+{
+    (void)file;
+    (void)device;
+    (void)reason;
+    return true;
+}
+
+static bool start_managed(char *reason)
+{
+    char path[PATH_BYTES];
+    if (!environment_own_limit(&own_limit, reason) || !region_path_of(&files, path, sizeof(path), reason))
+        return false;
+    snprintf(container.name, sizeof(container.name), "%s", files.request.container);
+    if (files.request.unknown_key[0])
+        message(MESSAGE_WARNING, "unknown key %s in %.128s/limits/request is ignored", files.request.unknown_key, directory);
+    if (!region_open(&container.region, path, true, reason))
+        return false;
+    container.region.file->hami.priority = (int32_t)files.request.priority;
+    return true;
+}
+
+static bool any_limit(char *reason)
+{
+    uint64_t bytes;
+    for (unsigned device = 0; device < REGION_DEVICES; device++)
+        if (!environment_memory_limit(device, &bytes, reason) || bytes != LIMIT_NONE)
+            return true;
+    return false;
+}
+
+/* HAMi: the directory below the mount is made if need be, and a path that does not work gives way to the one in /tmp. */
+static bool start_unmanaged(char *reason)
+{
+    char path[PATH_BYTES], parent[PATH_BYTES];
+    bool derived;
+
+    if (!environment_region_path(path, sizeof(path), &derived))
+        snprintf(path, sizeof(path), "%s", REGION_FALLBACK);
+    if (derived) {
+        snprintf(parent, sizeof(parent), "%s", path);
+        *strrchr(parent, '/') = '\0';
+        if (mkdir(parent, 0777) == 0)
+            chmod(parent, 0777);
+    }
+    if (region_open(&container.region, path, false, reason))
+        return true;
+    if (strcmp(path, REGION_FALLBACK) == 0)
+        return false;
+    message(MESSAGE_WARNING, "%s; %s is used instead", reason, REGION_FALLBACK);
+    return region_open(&container.region, REGION_FALLBACK, false, reason);
+}
+
+/* HAMi: a later process keeps the limits of the one that made the region. */
+static void compare_with_environment(void)
+{
+    for (unsigned device = 0; device < REGION_DEVICES; device++) {
+        uint64_t bytes, held = container.region.file->hami.limit[device];
+        char reason[REASON_BYTES];
+        if (device_is_visible(device) && environment_memory_limit(device, &bytes, reason) && bytes != LIMIT_NONE && bytes != held)
+            message(MESSAGE_WARNING, "the environment limits device %u to %llu bytes, but the container's region %s says %llu, which holds",
+                    device, (unsigned long long)bytes, container.region.path, (unsigned long long)held);
+    }
+}
+
+static bool attach(struct process *mine, char *reason)
+{
+    struct container *c = &container;
+
+    c->self = identity_of_self();
+    mine->slot = slot_take(&c->region, &c->self, reason);
+    if (mine->slot == SLOT_NONE)
+        return false;
+    if (!devices_register(&c->region, c->managed ? stamp_nothing : stamp_environment, reason)) {
+        slot_drop(&c->region, mine->slot);
+        return false;
+    }
+    if (c->managed) {
+        for (unsigned device = 0; device < REGION_DEVICES; device++)
+            cards[device] = devices_card(c->region.file, device);
+        compute_limits();
+        limits_read_at = clock_coarse();
+    } else {
+        compare_with_environment();
+    }
+    return true;
+}
+
+static CUresult start(struct process *mine)
+{
+    char reason[REASON_BYTES] = "";
+    CUresult result = devices_discover();
+    if (result != CUDA_SUCCESS)
+        return result;
+    enum limits_answer answer = read_limit_files(&files, reason);
+    bool opened = false;
+
+    container.managed = answer != LIMITS_UNMANAGED;
+    if (answer == LIMITS_READ)
+        opened = start_managed(reason);
+    else if (answer == LIMITS_UNMANAGED)
+        opened = start_unmanaged(reason);
+    if (opened && attach(mine, reason)) {
+        __atomic_store_n(&mine->attachment, COUNTED, __ATOMIC_RELEASE);
+        return CUDA_SUCCESS;
+    }
+    if (answer == LIMITS_UNMANAGED && !opened) {
+        char unlimited[REASON_BYTES];
+        if (!any_limit(unlimited)) {
+            message(MESSAGE_WARNING, "GPU memory is not counted, no limit is set: %s", reason);
+            __atomic_store_n(&mine->attachment, UNCOUNTED, __ATOMIC_RELEASE);
+            return CUDA_SUCCESS;
+        }
+    }
+    say_refused(reason);
+    return CUDA_ERROR_NOT_PERMITTED;
+}
+
+CUresult container_start(void)
+{
+    int saved = errno;
+    CUresult result = CUDA_SUCCESS;
+    struct process *mine;
+
+    if (!driver_find_cuda())
+        return CUDA_ERROR_STUB_LIBRARY;
+    mine = get_process();
+    if (!mine) {
+        say_refused("no memory");
+        return CUDA_ERROR_NOT_PERMITTED;
+    }
+    lock_take(&mine->starting);
+    if (mine->attachment == NOT_ATTACHED)
+        result = start(mine);
+    lock_drop(&mine->starting);
+    errno = saved;
+    return result;
+}
+
+static bool peek_path(bool managed, const struct limit_files *read, char *path, size_t bytes)
+{
+    char reason[REASON_BYTES];
+    bool derived;
+    return managed ? region_path_of(read, path, bytes, reason) : environment_region_path(path, bytes, &derived);
+}
+
+bool container_peek(const char *uuid, unsigned index, struct card card, uint64_t *limit, uint64_t *used)
+{
+    struct limit_files read;
+    char path[PATH_BYTES], reason[REASON_BYTES], uuids[REGION_DEVICES][REGION_UUID_BYTES];
+    enum limits_answer answer = read_limit_files(&read, reason);
+    bool managed = answer == LIMITS_READ;
+    uint64_t count, region_limit, lowered;
+    struct extension_device device;
+
+    if (managed && environment_own_limit(&lowered, reason))
+        *limit = smaller(limit_on_card(&read, card), lowered);
+    else if (managed || answer == LIMITS_INVALID || !environment_memory_limit(index, limit, reason)) {
+        say_refused(reason);
+        return false;
+    }
+    *used = 0;
+    if (!peek_path(managed, &read, path, sizeof(path)) ||
+        !region_peek(path, offsetof(struct region_file, hami.device_num), &count, sizeof(count)) ||
+        !region_peek(path, offsetof(struct region_file, hami.uuids), uuids, sizeof(uuids)))
+        return true;
+    index = device_index_of_uuid((const char(*)[REGION_UUID_BYTES])uuids, count, uuid);
+    if (index == DEVICE_NONE ||
+        !region_peek(path, (off_t)(offsetof(struct region_file, extension.devices) + index * sizeof(device)), &device,
+                     sizeof(device)) ||
+        !region_peek(path, (off_t)(offsetof(struct region_file, hami.limit) + index * sizeof(region_limit)), &region_limit,
+                     sizeof(region_limit)))
+        return true;
+    *used = device.books.total;
+    if (!managed)
+        *limit = region_limit ? region_limit : LIMIT_NONE;
+    return true;
+}

@@ -1,0 +1,63 @@
+/* This process in its container: which limits hold, which region and slot it has. Everything here begins at cuInit, or at the first
+ * call that needs it. */
+#ifndef CONTAINER_H
+#define CONTAINER_H
+
+#include <stddef.h>
+
+#include "allocations.h"
+#include "driver_abi.h"
+#include "identity.h"
+#include "limits.h"
+#include "region.h"
+
+enum attachment {
+    NOT_ATTACHED, /* must be zero: what a child of fork reads */
+    COUNTED,
+    UNCOUNTED, /* not managed, no limit set, no region possible: nothing to enforce */
+};
+
+/* What belongs to one process and must not survive fork. The kernel hands a child a zeroed page (MADV_WIPEONFORK). */
+struct process {
+    uint32_t attachment;
+    uint32_t owner; /* getpid() where the kernel cannot wipe, else 0 */
+    struct lock starting;
+    struct lock reaping;
+    unsigned slot;
+    struct lock lanes[REGION_DEVICES];
+    struct allocations allocations;
+};
+
+struct container {
+    bool managed;
+    char name[CONTAINER_NAME_BYTES]; /* of the request, empty if not managed */
+    struct region region;
+    struct identity self;
+};
+
+extern struct process *process;
+extern struct container container;
+
+CUresult container_start(void);
+
+/* CUDA_SUCCESS once this process counts. CUDA_ERROR_NOT_PERMITTED where its share cannot be enforced (a line said why), else the
+ * driver's own error. */
+static inline CUresult container_enter(void)
+{
+    const struct process *mine = __atomic_load_n(&process, __ATOMIC_ACQUIRE);
+    if (__builtin_expect(mine && __atomic_load_n(&mine->attachment, __ATOMIC_ACQUIRE) != NOT_ATTACHED && !mine->owner, 1))
+        return CUDA_SUCCESS;
+    return container_start();
+}
+
+/* Bytes that the container may use on a device, LIMIT_NONE without limit. Reads the limit files again at most once a second. */
+uint64_t container_limit(unsigned device);
+
+/* Reads the limit files again now. */
+void container_refresh(void);
+
+/* For a process that only asks NVML and never attached: limit and use of the device with this UUID, NVML index and memory.
+ * False: the limits cannot be read, a line said why. */
+bool container_peek(const char *uuid, unsigned index, struct card card, uint64_t *limit, uint64_t *used);
+
+#endif

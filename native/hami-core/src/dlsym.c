@@ -1,0 +1,145 @@
+/* The exported dlsym.
+ *
+ * What RTLD_DEFAULT and RTLD_NEXT mean depends on who calls, and the real dlsym tells that by its return address. So the exported
+ * function is assembly: it asks dlsym_route where to go and jumps there with the caller's frame untouched. The file is compiled
+ * without any instrumentation and calls nothing in libc but getauxval on the way to the real dlsym, since a sanitizer's runtime
+ * calls dlsym before it is ready itself. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "driver.h"
+#include "elf_lookup.h"
+#include "hooks.h"
+
+typedef void *dlsym_function(void *handle, const char *name);
+
+/* Two registers: jump to `target` if it is set, else return `result`. */
+struct route {
+    void *target;
+    void *result;
+};
+
+__attribute__((visibility("hidden"), used)) struct route dlsym_route(void *handle, const char *name);
+
+static void *real_dlsym(void)
+{
+    static void *found;
+    void *address = __atomic_load_n(&found, __ATOMIC_ACQUIRE);
+    if (!address) {
+        address = elf_next_symbol("dlsym");
+        __atomic_store_n(&found, address, __ATOMIC_RELEASE);
+    }
+    return address;
+}
+
+static bool find_driver_of(const char *name)
+{
+    return name[0] == 'c' ? driver_find_cuda() : driver_find_nvml();
+}
+
+/* Our exports make the names visible to RTLD_DEFAULT where there is no driver. What comes behind us in the global scope is what
+ * the caller would have found without us. */
+static struct route route_default(void *real, const struct hook *hook, const char *name)
+{
+    dlsym_function *ask = (dlsym_function *)real;
+    if (ask(RTLD_DEFAULT, name) != hook_wrapper(hook))
+        return (struct route){real, NULL};
+    void *behind_us = ask(RTLD_NEXT, name);
+    bool driver_loaded = find_driver_of(name);
+    if (!behind_us && driver_loaded)
+        return (struct route){NULL, hook_wrapper(hook)};
+    return (struct route){NULL, hook_translate(hook, behind_us)};
+}
+
+struct route dlsym_route(void *handle, const char *name)
+{
+    void *real = real_dlsym();
+    const struct hook *hook = name ? hook_named(name) : NULL;
+    bool asks_for_dlsym = name && text_equal(name, "dlsym");
+
+    if (!real || handle == RTLD_NEXT || (!hook && !asks_for_dlsym))
+        return (struct route){real, NULL};
+    if (asks_for_dlsym) {
+        void *address = handle == RTLD_DEFAULT ? NULL : ((dlsym_function *)real)(handle, name);
+        return handle == RTLD_DEFAULT ? (struct route){real, NULL}
+                                      : (struct route){NULL, address == real ? (void *)dlsym : address};
+    }
+    if (handle == RTLD_DEFAULT)
+        return route_default(real, hook, name);
+    void *address = ((dlsym_function *)real)(handle, name);
+    if (address)
+        find_driver_of(name);
+    return (struct route){NULL, hook_translate(hook, address)};
+}
+
+#if defined(__x86_64__)
+__asm__(".text\n"
+        ".balign 16\n"
+        ".globl libvgpu_dlsym_old\n"
+        ".globl libvgpu_dlsym_new\n"
+        ".type libvgpu_dlsym_old, @function\n"
+        ".type libvgpu_dlsym_new, @function\n"
+        "libvgpu_dlsym_old:\n"
+        "libvgpu_dlsym_new:\n"
+        ".cfi_startproc\n"
+        "endbr64\n"
+        "pushq %rdi\n"
+        ".cfi_adjust_cfa_offset 8\n"
+        "pushq %rsi\n"
+        ".cfi_adjust_cfa_offset 8\n"
+        "subq $8, %rsp\n"
+        ".cfi_adjust_cfa_offset 8\n"
+        "call dlsym_route\n"
+        "addq $8, %rsp\n"
+        ".cfi_adjust_cfa_offset -8\n"
+        "popq %rsi\n"
+        ".cfi_adjust_cfa_offset -8\n"
+        "popq %rdi\n"
+        ".cfi_adjust_cfa_offset -8\n"
+        "testq %rax, %rax\n"
+        "jz 1f\n"
+        "jmpq *%rax\n"
+        "1: movq %rdx, %rax\n"
+        "ret\n"
+        ".cfi_endproc\n"
+        ".size libvgpu_dlsym_old, . - libvgpu_dlsym_old\n"
+        ".size libvgpu_dlsym_new, . - libvgpu_dlsym_new\n"
+        ".symver libvgpu_dlsym_old, dlsym@GLIBC_2.2.5\n"
+        ".symver libvgpu_dlsym_new, dlsym@@GLIBC_2.34\n");
+#elif defined(__aarch64__)
+__asm__(".text\n"
+        ".balign 16\n"
+        ".globl libvgpu_dlsym_old\n"
+        ".globl libvgpu_dlsym_new\n"
+        ".type libvgpu_dlsym_old, %function\n"
+        ".type libvgpu_dlsym_new, %function\n"
+        "libvgpu_dlsym_old:\n"
+        "libvgpu_dlsym_new:\n"
+        ".cfi_startproc\n"
+        "hint #34\n"
+        "stp x29, x30, [sp, #-32]!\n"
+        ".cfi_def_cfa_offset 32\n"
+        ".cfi_offset 29, -32\n"
+        ".cfi_offset 30, -24\n"
+        "mov x29, sp\n"
+        "stp x0, x1, [sp, #16]\n"
+        "bl dlsym_route\n"
+        "mov x16, x0\n"
+        "mov x17, x1\n"
+        "ldp x0, x1, [sp, #16]\n"
+        "ldp x29, x30, [sp], #32\n"
+        ".cfi_restore 30\n"
+        ".cfi_restore 29\n"
+        ".cfi_def_cfa_offset 0\n"
+        "cbz x16, 1f\n"
+        "br x16\n"
+        "1: mov x0, x17\n"
+        "ret\n"
+        ".cfi_endproc\n"
+        ".size libvgpu_dlsym_old, . - libvgpu_dlsym_old\n"
+        ".size libvgpu_dlsym_new, . - libvgpu_dlsym_new\n"
+        ".symver libvgpu_dlsym_old, dlsym@GLIBC_2.17\n"
+        ".symver libvgpu_dlsym_new, dlsym@@GLIBC_2.34\n");
+#endif

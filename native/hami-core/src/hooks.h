@@ -1,0 +1,30 @@
+/* The table of wrapped functions, made from hooks.def. */
+#ifndef HOOKS_H
+#define HOOKS_H
+
+#include "driver_abi.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+#define CUDA(name, parameters) EXPORT CUresult name parameters;
+#define NVML(name, parameters) EXPORT nvmlReturn_t name parameters;
+#include "hooks.def"
+#undef CUDA
+#undef NVML
+
+EXPORT void *dlsym(void *handle, const char *name);
+
+struct hook;
+
+/* NULL if no function of that name is wrapped. */
+const struct hook *hook_named(const char *name);
+
+void *hook_wrapper(const struct hook *hook);
+
+/* The wrapper if `address` is the driver's own function of this hook, else `address`. */
+void *hook_translate(const struct hook *hook, void *address);
+
+/* The same for an address whose name is not known. */
+void *hook_translate_any(void *address);
+
+#endif
