@@ -16,7 +16,7 @@ import pytest
 from isolator_core.proto import vram_pb2_grpc
 
 WAIT_SECONDS = 30.0
-LOOPBACK = ("--listen-address", "127.0.0.1", "--listen-port", "0")
+LOOPBACK = ("--listen-address", "127.0.0.1", "--listen-port", "0", "--metrics-port", "0")
 
 
 @dataclass

@@ -34,8 +34,8 @@ def test_lists_and_single_nodes_in_yaml_and_json(content: bytes) -> None:
         ("kind: Pod", ["kind is 'Pod'", "NodeList"]),
         ("kind: NodeList", ["items"]),
         ("{kind: NodeList, items: [{metadata: {name: a, labels: {x: 1}}}]}", ["str", "int", "labels"]),
-        ("{kind: NodeList, items: [{metadata: {}}]}", ["name", "items"]),
-        ("{kind: NodeList, items: [{metadata: {name: ''}}]}", ["items[0].metadata.name is empty"]),
+        ("{kind: NodeList, items: [{metadata: {}}]}", ["items[0].metadata.name is missing"]),
+        ("{kind: NodeList, items: [{metadata: {name: ''}}]}", ["items[0].metadata.name is missing"]),
         ("{kind: List, items: [{kind: Pod, metadata: {name: a}}]}", ["items[0].kind is 'Pod'"]),
         (
             "{kind: List, items: [{metadata: {name: a}}, {metadata: {name: a}}]}",
@@ -74,4 +74,4 @@ def test_basis_is_printed_for_people(tmp_path: Path, command: Run) -> None:
     assert "PER_GPU_VRAM_MIB" in done.stderr
     path.write_text("{kind: NodeList, items: []}")
     done = command("basis", "--nodes-file", str(path))
-    assert (done.returncode, done.stdout) == (1, "unknown: there is no GPU node\n")
+    assert (done.returncode, done.stdout) == (1, "unknown: there is no GPU node that takes shares\n")

@@ -48,7 +48,7 @@ def test_constraints_narrow_the_nodes(vramd: Callable[..., Vramd], nodes_file: P
     assert get(running, node_name="a100").basis.basis_mib == 40960
     term = {"match_expressions": [{"key": "pool", "operator": "NotIn", "values": ["small"]}]}
     assert get(running, required_node_affinity={"terms": [term]}).basis.basis_mib == 40960
-    assert "none of the 3 GPU nodes satisfies" in get(running, required_node_affinity={}).unknown.reason
+    assert "none of 3 GPU nodes takes shares and satisfies" in get(running, required_node_affinity={}).unknown.reason
     assert "broken: label nvidia.com/gpu.memory is missing" in get(running, node_name="broken").unknown.reason
 
 
@@ -84,7 +84,7 @@ def test_change_of_the_file_is_followed(vramd: Callable[..., Vramd], nodes_file:
     (tmp_path / "next").rename(link)
     eventually(lambda: get(running).basis.basis_mib == 8192)
     other.write_text("items: []\nkind: NodeList\n")
-    eventually(lambda: get(running).unknown.reason == "there is no GPU node")
+    eventually(lambda: get(running).unknown.reason == "there is no GPU node that takes shares")
 
 
 def test_wrong_change_keeps_the_last_nodes(vramd: Callable[..., Vramd], nodes_file: Path) -> None:

@@ -1,13 +1,14 @@
 """Which nodes a pod can land on: Kubernetes' rules for `nodeName`, `nodeSelector` and required node affinity.
 
 Pure, and of one mind with Kubernetes (k8s.io/component-helpers/scheduling/corev1/nodeaffinity and
-k8s.io/apimachinery/pkg/labels): constraints are compiled once to `Test`s, each about one label, and `accepts` alone
-says which value of that label passes. Preferred terms do not count. Neither do taints, cordon, readiness and capacity:
-they change while a pod waits, and to leave a node out for them could only raise the basis.
+k8s.io/apimachinery/pkg/labels): constraints are parsed once to `Check`s, each about one label, and `passing` alone
+says which nodes satisfy one. Sets of nodes are integers, a bit a node, so that thousands of nodes are judged in one
+operation. Preferred terms do not count. Neither do taints, cordon, readiness and capacity: they change while a pod
+waits, and to leave a node out for them could only raise the basis.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -43,7 +44,7 @@ class Constraints(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Test:
+class Check:
     """What one label of a node must satisfy; `bound` is the number of Gt and Lt."""
 
     key: str
@@ -53,20 +54,20 @@ class Test:
 
 
 @dataclass(frozen=True)
-class CompiledTerm:
-    """Tests on labels and tests on the node's fields, all of which must hold."""
+class ParsedTerm:
+    """Checks of labels and checks of the node's fields, all of which must hold."""
 
-    labels: tuple[Test, ...]
-    fields: tuple[Test, ...]
+    labels: tuple[Check, ...]
+    fields: tuple[Check, ...]
 
 
 @dataclass(frozen=True)
-class Compiled:
+class Parsed:
     """Constraints ready to be held against nodes: all of `selector`, and any of `terms` unless it is None."""
 
     node_name: str
-    selector: tuple[Test, ...]
-    terms: tuple[CompiledTerm, ...] | None
+    selector: tuple[Check, ...]
+    terms: tuple[ParsedTerm, ...] | None
 
 
 def parse_int64(text: str) -> int | None:
@@ -94,31 +95,48 @@ def is_label_value(value: str) -> bool:
     return value == "" or (len(value) <= 63 and _NAME_PART.fullmatch(value) is not None)
 
 
-def accepts(test: Test, value: str | None) -> bool:
-    """Whether a label with this value, or None for a node without the label, satisfies the test.
+@dataclass(frozen=True)
+class LabelNodes:
+    """The nodes of each value of one label, and all the nodes that have the label."""
+
+    by_value: Mapping[str, int]
+    present: int
+
+
+def passing(check: Check, label: LabelNodes, every: int) -> int:
+    """Those of `every` node whose label satisfies the check.
 
     Source: apimachinery `labels.Requirement.Matches`: NotIn and DoesNotExist accept nodes without the label, Gt and Lt
     compare integers and accept nothing that is not one.
     """
-    match test.operator:
+    match check.operator:
         case "In":
-            return value in test.values
+            return union(label.by_value.get(value, 0) for value in check.values)
         case "NotIn":
-            return value not in test.values
+            return every & ~union(label.by_value.get(value, 0) for value in check.values)
         case "Exists":
-            return value is not None
+            return label.present
         case "DoesNotExist":
-            return value is None
-        case "Gt" | "Lt":
-            number = None if value is None else parse_int64(value)
-            if number is None:
-                return False
-            return number > test.bound if test.operator == "Gt" else number < test.bound
-    raise AssertionError(f"{test.operator} was not refused by _label_test")
+            return every & ~label.present
+        case "Gt":
+            numbers = ((parse_int64(value), nodes) for value, nodes in label.by_value.items())
+            return union(nodes for number, nodes in numbers if number is not None and number > check.bound)
+        case "Lt":
+            numbers = ((parse_int64(value), nodes) for value, nodes in label.by_value.items())
+            return union(nodes for number, nodes in numbers if number is not None and number < check.bound)
+    raise AssertionError(f"{check.operator} was not refused while parsing")
 
 
-def _label_test(requirement: Requirement) -> Test | None:
-    """The test of one expression, or None where Kubernetes cannot parse it (apimachinery: `labels.NewRequirement`)."""
+def union(sets: Iterable[int]) -> int:
+    """The nodes that are in any of the sets."""
+    nodes = 0
+    for each in sets:
+        nodes |= each
+    return nodes
+
+
+def _label_check(requirement: Requirement) -> Check | None:
+    """The check of one expression, or None where Kubernetes cannot parse it (apimachinery: `labels.NewRequirement`)."""
     values, bound = requirement.values, 0
     match requirement.operator:
         case "In" | "NotIn":
@@ -132,58 +150,37 @@ def _label_test(requirement: Requirement) -> Test | None:
             valid = False
     if not (valid and is_label_key(requirement.key) and all(map(is_label_value, values))):
         return None
-    return Test(requirement.key, requirement.operator, frozenset(values), bound)
+    return Check(requirement.key, requirement.operator, frozenset(values), bound)
 
 
-def _field_test(requirement: Requirement) -> Test | None:
-    """The test of one field, or None where Kubernetes cannot parse it: In and NotIn with one value, nothing else.
+def _field_check(requirement: Requirement) -> Check | None:
+    """The check of one field, or None where Kubernetes cannot parse it: In and NotIn with one value, nothing else.
 
     Source: component-helpers `nodeSelectorRequirementsAsFieldSelector`.
     """
     if requirement.operator not in ("In", "NotIn") or len(requirement.values) != 1:
         return None
-    return Test(requirement.key, requirement.operator, frozenset(requirement.values))
+    return Check(requirement.key, requirement.operator, frozenset(requirement.values))
 
 
-def _compile_term(term: Term) -> CompiledTerm | None:
-    """The term's tests, or None for a term that matches no node: an empty one, or one that cannot be parsed."""
-    labels = tuple(map(_label_test, term.match_expressions))
-    fields = tuple(map(_field_test, term.match_fields))
+def _parse_term(term: Term) -> ParsedTerm | None:
+    """The term's checks, or None for a term that matches no node: an empty one, or one that cannot be parsed."""
+    labels = tuple(map(_label_check, term.match_expressions))
+    fields = tuple(map(_field_check, term.match_fields))
     if not labels + fields or None in labels + fields:
         return None
-    return CompiledTerm(tuple(t for t in labels if t is not None), tuple(t for t in fields if t is not None))
+    return ParsedTerm(tuple(t for t in labels if t is not None), tuple(t for t in fields if t is not None))
 
 
-def compile_constraints(constraints: Constraints) -> Compiled:
+def parse_constraints(constraints: Constraints) -> Parsed:
     """Parse constraints as Kubernetes does: a term that is empty or does not parse is skipped, the others count.
 
     Source: component-helpers `GetRequiredNodeAffinity` and `NewLazyErrorNodeSelector`; the node selector is compared
     as it is, unparsed (`labels.SelectorFromSet`). `nodeName` decides alone: such a pod passes no scheduler.
     """
     if constraints.node_name:
-        return Compiled(constraints.node_name, (), None)
+        return Parsed(constraints.node_name, (), None)
     terms = None
     if constraints.terms is not None:
-        terms = tuple(term for term in map(_compile_term, constraints.terms) if term is not None)
-    return Compiled("", tuple(Test(k, "In", frozenset({v})) for k, v in constraints.node_selector.items()), terms)
-
-
-def field_value(key: str, name: str) -> str:
-    """A field of the node that has this name: `metadata.name` is the only one, others are the empty string.
-
-    Source: component-helpers `extractNodeFields`, apimachinery `fields.Set.Get`.
-    """
-    return name if key == NAME_FIELD else ""
-
-
-def matches(compiled: Compiled, name: str, labels: Mapping[str, str]) -> bool:
-    """Whether a pod with these constraints can land on the node."""
-    if compiled.node_name:
-        return compiled.node_name == name
-    if not all(accepts(test, labels.get(test.key)) for test in compiled.selector):
-        return False
-    return compiled.terms is None or any(
-        all(accepts(test, labels.get(test.key)) for test in term.labels)
-        and all(accepts(test, field_value(test.key, name)) for test in term.fields)
-        for term in compiled.terms
-    )
+        terms = tuple(term for term in map(_parse_term, constraints.terms) if term is not None)
+    return Parsed("", tuple(Check(k, "In", frozenset({v})) for k, v in constraints.node_selector.items()), terms)

@@ -2,18 +2,20 @@
 
 import asyncio
 import signal
+import time
 from pathlib import Path
 
 import structlog
+from prometheus_client import CollectorRegistry
 from pydantic import Field
 
 from isolator_core import names, settings
 from isolator_core.settings import Command, Settings
-from isolator_vramd import file_source
-from isolator_vramd.affinity import Constraints, compile_constraints
-from isolator_vramd.basis import Unknown, basis_for
-from isolator_vramd.nodes import GpuNode
-from isolator_vramd.server import Server, State
+from isolator_vramd import file_source, metrics
+from isolator_vramd.affinity import Constraints, parse_constraints
+from isolator_vramd.basis import Unknown
+from isolator_vramd.server import Server
+from isolator_vramd.store import NodeStore
 
 STOP_GRACE_SECONDS = 5.0
 
@@ -34,32 +36,46 @@ class ServeSettings(SourceSettings):
 
     listen_address: str = Field("0.0.0.0", description="address to listen on")
     listen_port: int = Field(names.VRAMD_PORT, ge=0, le=65535, description="gRPC port; 0 takes a free one")
+    metrics_port: int = Field(
+        names.VRAMD_METRICS_PORT,
+        ge=0,
+        le=65535,
+        description="HTTP port of /metrics, /healthz and /readyz; 0 takes a free one",
+    )
 
 
 async def _serve(settings: ServeSettings) -> None:
-    seen = file_source.identity(settings.nodes_file)
-    state = State(file_source.read_nodes(settings.nodes_file), settings.per_gpu_vram_mib)
-
-    def changed(nodes: dict[str, GpuNode]) -> None:
-        state.nodes = nodes
-        _log.info("nodes_changed", gpu_nodes=len(nodes))
-
-    stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    server = Server(state, settings.listen_address, settings.listen_port)
-    await server.start()
-    _log.info("listening", address=settings.listen_address, port=server.port, gpu_nodes=len(state.nodes))
-    watching = asyncio.create_task(file_source.watch(settings.nodes_file, seen, changed))
-    stopping = asyncio.create_task(stop.wait())
-    done, _ = await asyncio.wait((watching, stopping), return_when=asyncio.FIRST_COMPLETED)
-    watching.cancel()
-    stopping.cancel()
-    await server.stop(STOP_GRACE_SECONDS)
+    registry = CollectorRegistry()
+    store = NodeStore(settings.per_gpu_vram_mib, time.monotonic)
+    registry.register(metrics.StoreCollector(store, loop))
+    seen = file_source.load(settings.nodes_file, store)
+    server = Server(store, metrics.Calls(registry), settings.listen_address, settings.listen_port)
+    http = metrics.serve(registry, store, settings.listen_address, settings.metrics_port)
+    serving = loop.run_in_executor(None, http.serve_forever)
+    tasks = [
+        asyncio.create_task(stop.wait()),
+        asyncio.create_task(file_source.follow(settings.nodes_file, store, seen)),
+    ]
+    try:
+        await server.start()
+        _log.info("listening", address=settings.listen_address, port=server.port, metrics_port=http.server_address[1])
+        health = asyncio.create_task(server.follow_health())
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        health.cancel()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await server.stop(STOP_GRACE_SECONDS)
+        http.shutdown()
+        http.server_close()
+        await serving
     _log.info("stopped")
-    if watching in done:
-        watching.result()
+    for task in done:
+        task.result()
 
 
 def serve(settings: ServeSettings) -> int:
@@ -70,8 +86,9 @@ def serve(settings: ServeSettings) -> int:
 
 def basis(settings: SourceSettings) -> int:
     """Print the basis for people: the figure on standard output, or 1 and the reason where it is unknown."""
-    nodes = file_source.read_nodes(settings.nodes_file)
-    answer = basis_for(nodes, settings.per_gpu_vram_mib, compile_constraints(Constraints()))
+    store = NodeStore(settings.per_gpu_vram_mib, time.monotonic)
+    store.replace(file_source.read_nodes(settings.nodes_file))
+    answer = store.answer(parse_constraints(Constraints()))
     if isinstance(answer, Unknown):
         print(f"unknown: {answer.reason}")
         return 1

@@ -1,51 +1,95 @@
 """Nodes as the API serves them, decoded to what the basis needs, and the GPU nodes among them."""
 
 from collections.abc import Iterable
+from sys import intern
 
 import msgspec
 
-from isolator_vramd.memory import Memory, NoMemory, memory_of
+from isolator_vramd.memory import HAMI_ANNOTATION, NodeFacts, NodeMemory, memory_of
+
+
+class Annotations(msgspec.Struct):
+    """The one annotation that is read; a node's others may be long and are skipped."""
+
+    hami_register: str = msgspec.field(default="", name=HAMI_ANNOTATION)
 
 
 class Metadata(msgspec.Struct):
-    name: str
+    """`name` is empty in bookmarks only."""
+
+    name: str = ""
     labels: dict[str, str] | None = None
+    annotations: Annotations | None = None
+    resource_version: str = msgspec.field(default="", name="resourceVersion")
 
 
-class Status(msgspec.Struct):
+class NodeInfo(msgspec.Struct, rename="camel"):
+    """`status.nodeInfo`."""
+
+    kubelet_version: str = ""
+    container_runtime_version: str = ""
+
+
+class Status(msgspec.Struct, rename="camel"):
+    """`status`."""
+
     capacity: dict[str, str] | None = None
+    allocatable: dict[str, str] | None = None
+    node_info: NodeInfo | None = None
 
 
 class Node(msgspec.Struct):
     """A Kubernetes Node; fields that are not named here are skipped while decoding."""
 
     metadata: Metadata
-    status: Status = msgspec.field(default_factory=Status)
+    status: Status | None = None
     kind: str = "Node"
+
+
+class ListMetadata(msgspec.Struct, rename="camel"):
+    """Where a list ends and which page follows."""
+
+    resource_version: str = ""
+    continue_: str = msgspec.field(default="", name="continue")
 
 
 class NodeList(msgspec.Struct):
     """A NodeList, or the List that `kubectl get nodes -o yaml` prints."""
 
     items: list[Node]
+    metadata: ListMetadata = msgspec.field(default_factory=ListMetadata)
     kind: str = "NodeList"
 
 
-class GpuNode(msgspec.Struct, frozen=True):
+class GpuNode(msgspec.Struct, frozen=True, gc=False):
     """A node with a GPU: its name, its labels and the memory of its smallest GPU."""
 
     name: str
     labels: dict[str, str]
-    memory: Memory | NoMemory
+    memory: NodeMemory
+    kubelet_version: str = ""
+    container_runtime_version: str = ""
 
 
 def gpu_node(node: Node) -> GpuNode | None:
     """What the basis needs of a node; None for a node without a GPU."""
+    status = node.status or Status()
     labels = node.metadata.labels or {}
-    memory = memory_of(labels, node.status.capacity or {})
-    return None if memory is None else GpuNode(node.metadata.name, labels, memory)
+    annotations = node.metadata.annotations or Annotations()
+    memory = memory_of(NodeFacts(labels, status.capacity or {}, status.allocatable or {}, annotations.hami_register))
+    if memory is None:
+        return None
+    info = status.node_info or NodeInfo()
+    return GpuNode(
+        node.metadata.name,
+        # Thousands of nodes share most keys and values: one copy of each saves tens of megabytes.
+        {intern(key): intern(value) for key, value in labels.items()},
+        memory,
+        intern(info.kubelet_version),
+        intern(info.container_runtime_version),
+    )
 
 
-def gpu_nodes(nodes: Iterable[Node]) -> dict[str, GpuNode]:
-    """The GPU nodes among these, by name."""
-    return {node.name: node for node in map(gpu_node, nodes) if node is not None}
+def gpu_nodes(nodes: Iterable[Node]) -> list[GpuNode]:
+    """The GPU nodes among these."""
+    return [found for found in map(gpu_node, nodes) if found is not None]

@@ -1,9 +1,10 @@
-"""The gRPC service: turns requests into constraints and answers into messages."""
+"""The gRPC server: the service `Vram`, the standard health service and reflection."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeAlias
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, TypeAlias
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -11,85 +12,141 @@ from grpc_reflection.v1alpha import reflection
 
 from isolator_core.errors import UserError
 from isolator_core.proto import vram_pb2, vram_pb2_grpc
-from isolator_vramd.affinity import Constraints, Requirement, Term, compile_constraints
-from isolator_vramd.basis import Answer, Unknown, basis_for
-from isolator_vramd.nodes import GpuNode
+from isolator_vramd.affinity import Parsed, parse_constraints
+from isolator_vramd.messages import constraints_of, node_message, response_of
+from isolator_vramd.metrics import Calls
+from isolator_vramd.store import NodeStore
 
-Context: TypeAlias = "grpc.aio.ServicerContext[vram_pb2.GetBasisRequest, vram_pb2.GetBasisResponse]"
 SERVICE = vram_pb2.DESCRIPTOR.services_by_name["Vram"].full_name
 
+MOST_REQUIREMENTS = 256
+"""More in one request are refused: a pod's author writes them, and the longest would hold up everyone else's answer."""
 
-class State:
-    """What is known of the nodes at the moment."""
+COALESCE_SECONDS = 0.02
+"""Changes within this time reach a subscriber as one, so that thousands of nodes that change at once cost little."""
 
-    def __init__(self, nodes: dict[str, GpuNode], override_mib: int | None) -> None:
-        self.nodes = nodes
-        self.override_mib = override_mib
+NODES_A_MESSAGE = 500
 
+OPTIONS = [
+    # With SO_REUSEPORT a second server on the same port would start and take half of the calls.
+    ("grpc.so_reuseport", 0),
+    # Find out that a subscriber's machine is gone.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    # Clients may do the same without being called abusive.
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.max_ping_strikes", 0),
+]
+MOST_CALLS = 1_000
 
-def _requirements(messages: Sequence[vram_pb2.NodeSelectorRequirement]) -> tuple[Requirement, ...]:
-    return tuple(Requirement(m.key, m.operator, tuple(m.values)) for m in messages)
-
-
-def constraints_of(request: vram_pb2.GetBasisRequest) -> Constraints:
-    """The constraints that a request carries."""
-    terms = None
-    if request.HasField("required_node_affinity"):
-        terms = tuple(
-            Term(_requirements(term.match_expressions), _requirements(term.match_fields))
-            for term in request.required_node_affinity.terms
-        )
-    return Constraints(dict(request.node_selector), terms, request.node_name)
-
-
-def response_of(answer: Answer) -> vram_pb2.GetBasisResponse:
-    """The message for an answer."""
-    if isinstance(answer, Unknown):
-        return vram_pb2.GetBasisResponse(unknown=vram_pb2.Unknown(reason=answer.reason))
-    source = vram_pb2.SOURCE_OVERRIDE if answer.override else vram_pb2.SOURCE_NODES
-    return vram_pb2.GetBasisResponse(
-        basis=vram_pb2.Basis(basis_mib=answer.basis_mib, source=source, nodes=answer.nodes)
-    )
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class VramService(vram_pb2_grpc.VramServicer):
-    """Answers from the state at the moment of the call."""
+    """Answers from what the store knows at the moment of the call."""
 
-    def __init__(self, state: State) -> None:
-        self._state = state
+    def __init__(self, store: NodeStore, calls: Calls) -> None:
+        self._store = store
+        self._calls = calls
+        self._stopping = False
+
+    def stop(self) -> None:
+        """End all streams, so that subscribers turn to another replica."""
+        self._stopping = True
+        self._store.wake()
 
     async def GetBasis(  # noqa: N802
-        self,
-        request: vram_pb2.GetBasisRequest,
-        context: Context,  # noqa: ARG002
+        self, request: vram_pb2.GetBasisRequest, context: Context
     ) -> vram_pb2.GetBasisResponse:
-        constraints = compile_constraints(constraints_of(request))
-        return response_of(basis_for(self._state.nodes, self._state.override_mib, constraints))
+        with self._calls.timed():
+            constraints = await self._parse(request, context)
+            answer = self._store.answer(constraints)
+            self._calls.answered(answer)
+            return response_of(answer, self._store.age_seconds())
+
+    async def WatchBasis(  # noqa: N802
+        self, request: vram_pb2.WatchBasisRequest, context: Context
+    ) -> AsyncIterator[vram_pb2.GetBasisResponse]:
+        constraints = await self._parse(request.constraints, context)
+        last = None
+        with self._calls.subscriber():
+            while not self._stopping:
+                version = self._store.version
+                answer = self._store.answer(constraints)
+                if answer != last:
+                    last = answer
+                    yield response_of(answer, self._store.age_seconds())
+                await self._store.changed_since(version)
+                if not self._stopping:
+                    await asyncio.sleep(COALESCE_SECONDS)
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "vramd is stopping")
+
+    async def ListGpuNodes(  # noqa: N802
+        self, request: vram_pb2.ListGpuNodesRequest, context: Context
+    ) -> AsyncIterator[vram_pb2.ListGpuNodesResponse]:
+        constraints = await self._parse(request.constraints, context)
+        if not self._store.read:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the nodes were not read yet")
+        index = self._store.index
+        nodes = sorted(index.nodes(index.eligible(constraints)), key=lambda node: node.name)
+        for start in range(0, len(nodes), NODES_A_MESSAGE):
+            page = nodes[start : start + NODES_A_MESSAGE]
+            yield vram_pb2.ListGpuNodesResponse(nodes=map(node_message, page))
+
+    async def _parse(self, request: vram_pb2.GetBasisRequest, context: Context) -> Parsed:
+        terms = request.required_node_affinity.terms
+        count = len(request.node_selector) + sum(len(t.match_expressions) + len(t.match_fields) for t in terms)
+        if count > MOST_REQUIREMENTS:
+            text = f"{count} node selector entries and requirements; at most {MOST_REQUIREMENTS} are accepted"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
+        return parse_constraints(constraints_of(request))
 
 
 class Server:
-    """A listening server with the standard health service and reflection."""
+    """A listening server. Says SERVING on the health service once the store is ready."""
 
-    def __init__(self, state: State, address: str, port: int) -> None:
-        # Without SO_REUSEPORT off, a second server on the same port would start and take half the calls.
-        self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+    def __init__(
+        self,
+        store: NodeStore,
+        calls: Calls,
+        address: str,
+        port: int,
+        credentials: grpc.ServerCredentials | None = None,
+    ) -> None:
+        self._server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=MOST_CALLS)
+        self._store = store
         self._health = health.aio.HealthServicer()
-        vram_pb2_grpc.add_VramServicer_to_server(VramService(state), self._server)  # type: ignore[no-untyped-call]
+        self._service = VramService(store, calls)
+        vram_pb2_grpc.add_VramServicer_to_server(self._service, self._server)  # type: ignore[no-untyped-call]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
         where = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
         try:
-            self.port = self._server.add_insecure_port(where)
+            if credentials is None:
+                self.port = self._server.add_insecure_port(where)
+            else:
+                self.port = self._server.add_secure_port(where, credentials)
         except RuntimeError as error:
             raise UserError(f"cannot listen on {where}: is the address right, is the port free?") from error
 
     async def start(self) -> None:
-        """Start to answer, and say SERVING on the health service."""
+        """Start to answer. The health service says NOT_SERVING until `follow_health` has seen the store ready."""
+        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         await self._server.start()
-        for service in (health.OVERALL_HEALTH, SERVICE):
-            await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+
+    async def follow_health(self) -> None:
+        """Wait until the store is ready, then say SERVING."""
+        while not self._store.ready:
+            await self._store.changed_since(self._store.version)
+        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
 
     async def stop(self, grace_seconds: float) -> None:
-        """Say NOT_SERVING, let calls at work end within the grace, and close."""
+        """Say NOT_SERVING, end streams, let calls at work end within the grace, and close."""
         await self._health.enter_graceful_shutdown()
+        self._service.stop()
         await self._server.stop(grace_seconds)
+
+    async def _set_health(self, status: Any) -> None:
+        for service in (health.OVERALL_HEALTH, SERVICE):
+            await self._health.set(service, status)

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eisolator_core/proto/vram.proto\x12\x10isolator.vram.v1\"\xed\x01\n\x0fGetBasisRequest\x12J\n\rnode_selector\x18\x01 \x03(\x0b\x32\x33.isolator.vram.v1.GetBasisRequest.NodeSelectorEntry\x12\x46\n\x16required_node_affinity\x18\x02 \x01(\x0b\x32&.isolator.vram.v1.RequiredNodeAffinity\x12\x11\n\tnode_name\x18\x03 \x01(\t\x1a\x33\n\x11NodeSelectorEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"I\n\x14RequiredNodeAffinity\x12\x31\n\x05terms\x18\x01 \x03(\x0b\x32\".isolator.vram.v1.NodeSelectorTerm\"\x99\x01\n\x10NodeSelectorTerm\x12\x44\n\x11match_expressions\x18\x01 \x03(\x0b\x32).isolator.vram.v1.NodeSelectorRequirement\x12?\n\x0cmatch_fields\x18\x02 \x03(\x0b\x32).isolator.vram.v1.NodeSelectorRequirement\"H\n\x17NodeSelectorRequirement\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x10\n\x08operator\x18\x02 \x01(\t\x12\x0e\n\x06values\x18\x03 \x03(\t\"t\n\x10GetBasisResponse\x12(\n\x05\x62\x61sis\x18\x01 \x01(\x0b\x32\x17.isolator.vram.v1.BasisH\x00\x12,\n\x07unknown\x18\x02 \x01(\x0b\x32\x19.isolator.vram.v1.UnknownH\x00\x42\x08\n\x06\x61nswer\"S\n\x05\x42\x61sis\x12\x11\n\tbasis_mib\x18\x01 \x01(\x04\x12(\n\x06source\x18\x02 \x01(\x0e\x32\x18.isolator.vram.v1.Source\x12\r\n\x05nodes\x18\x03 \x01(\r\"\x19\n\x07Unknown\x12\x0e\n\x06reason\x18\x01 \x01(\t*G\n\x06Source\x12\x16\n\x12SOURCE_UNSPECIFIED\x10\x00\x12\x10\n\x0cSOURCE_NODES\x10\x01\x12\x13\n\x0fSOURCE_OVERRIDE\x10\x02\x32Y\n\x04Vram\x12Q\n\x08GetBasis\x12!.isolator.vram.v1.GetBasisRequest\x1a\".isolator.vram.v1.GetBasisResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eisolator_core/proto/vram.proto\x12\x10isolator.vram.v1\"\xed\x01\n\x0fGetBasisRequest\x12J\n\rnode_selector\x18\x01 \x03(\x0b\x32\x33.isolator.vram.v1.GetBasisRequest.NodeSelectorEntry\x12\x46\n\x16required_node_affinity\x18\x02 \x01(\x0b\x32&.isolator.vram.v1.RequiredNodeAffinity\x12\x11\n\tnode_name\x18\x03 \x01(\t\x1a\x33\n\x11NodeSelectorEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"K\n\x11WatchBasisRequest\x12\x36\n\x0b\x63onstraints\x18\x01 \x01(\x0b\x32!.isolator.vram.v1.GetBasisRequest\"M\n\x13ListGpuNodesRequest\x12\x36\n\x0b\x63onstraints\x18\x01 \x01(\x0b\x32!.isolator.vram.v1.GetBasisRequest\"I\n\x14RequiredNodeAffinity\x12\x31\n\x05terms\x18\x01 \x03(\x0b\x32\".isolator.vram.v1.NodeSelectorTerm\"\x99\x01\n\x10NodeSelectorTerm\x12\x44\n\x11match_expressions\x18\x01 \x03(\x0b\x32).isolator.vram.v1.NodeSelectorRequirement\x12?\n\x0cmatch_fields\x18\x02 \x03(\x0b\x32).isolator.vram.v1.NodeSelectorRequirement\"H\n\x17NodeSelectorRequirement\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x10\n\x08operator\x18\x02 \x01(\t\x12\x0e\n\x06values\x18\x03 \x03(\t\"\x9e\x01\n\x10GetBasisResponse\x12(\n\x05\x62\x61sis\x18\x01 \x01(\x0b\x32\x17.isolator.vram.v1.BasisH\x00\x12,\n\x07unknown\x18\x02 \x01(\x0b\x32\x19.isolator.vram.v1.UnknownH\x00\x12\x18\n\x0b\x61ge_seconds\x18\x03 \x01(\x01H\x01\x88\x01\x01\x42\x08\n\x06\x61nswerB\x0e\n\x0c_age_seconds\"\xbd\x01\n\x05\x42\x61sis\x12\x11\n\tbasis_mib\x18\x01 \x01(\x04\x12(\n\x06source\x18\x02 \x01(\x0e\x32\x18.isolator.vram.v1.Source\x12\r\n\x05nodes\x18\x03 \x01(\r\x12\x33\n\x0c\x64istribution\x18\x04 \x03(\x0b\x32\x1d.isolator.vram.v1.MemoryCount\x12\x15\n\rheterogeneous\x18\x05 \x01(\x08\x12\x1c\n\x14nodes_without_memory\x18\x06 \x01(\r\"0\n\x0bMemoryCount\x12\x12\n\nmemory_mib\x18\x01 \x01(\x04\x12\r\n\x05nodes\x18\x02 \x01(\r\"A\n\x07Unknown\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12&\n\x05\x63\x61use\x18\x02 \x01(\x0e\x32\x17.isolator.vram.v1.Cause\"@\n\x14ListGpuNodesResponse\x12(\n\x05nodes\x18\x01 \x03(\x0b\x32\x19.isolator.vram.v1.GpuNode\"\xe1\x01\n\x07GpuNode\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\nmemory_mib\x18\x02 \x01(\x04H\x00\x12\x11\n\x07unknown\x18\x03 \x01(\tH\x00\x12\x18\n\x0etakes_no_share\x18\x04 \x01(\tH\x00\x12.\n\x06origin\x18\x05 \x01(\x0e\x32\x1e.isolator.vram.v1.MemoryOrigin\x12\x0f\n\x07product\x18\x06 \x01(\t\x12\x17\n\x0fkubelet_version\x18\x07 \x01(\t\x12!\n\x19\x63ontainer_runtime_version\x18\x08 \x01(\tB\x08\n\x06memory*G\n\x06Source\x12\x16\n\x12SOURCE_UNSPECIFIED\x10\x00\x12\x10\n\x0cSOURCE_NODES\x10\x01\x12\x13\n\x0fSOURCE_OVERRIDE\x10\x02*w\n\x05\x43\x61use\x12\x15\n\x11\x43\x41USE_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x43\x41USE_NOT_READ\x10\x01\x12\x15\n\x11\x43\x41USE_NO_GPU_NODE\x10\x02\x12\x17\n\x13\x43\x41USE_NONE_ELIGIBLE\x10\x03\x12\x13\n\x0f\x43\x41USE_NO_MEMORY\x10\x04*y\n\x0cMemoryOrigin\x12\x1d\n\x19MEMORY_ORIGIN_UNSPECIFIED\x10\x00\x12\x17\n\x13MEMORY_ORIGIN_LABEL\x10\x01\x12\x16\n\x12MEMORY_ORIGIN_HAMI\x10\x02\x12\x19\n\x15MEMORY_ORIGIN_UNIFIED\x10\x03\x32\x93\x02\n\x04Vram\x12Q\n\x08GetBasis\x12!.isolator.vram.v1.GetBasisRequest\x1a\".isolator.vram.v1.GetBasisResponse\x12W\n\nWatchBasis\x12#.isolator.vram.v1.WatchBasisRequest\x1a\".isolator.vram.v1.GetBasisResponse0\x01\x12_\n\x0cListGpuNodes\x12%.isolator.vram.v1.ListGpuNodesRequest\x1a&.isolator.vram.v1.ListGpuNodesResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,24 +33,38 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_GETBASISREQUEST_NODESELECTORENTRY']._loaded_options = None
   _globals['_GETBASISREQUEST_NODESELECTORENTRY']._serialized_options = b'8\001'
-  _globals['_SOURCE']._serialized_start=827
-  _globals['_SOURCE']._serialized_end=898
+  _globals['_SOURCE']._serialized_start=1517
+  _globals['_SOURCE']._serialized_end=1588
+  _globals['_CAUSE']._serialized_start=1590
+  _globals['_CAUSE']._serialized_end=1709
+  _globals['_MEMORYORIGIN']._serialized_start=1711
+  _globals['_MEMORYORIGIN']._serialized_end=1832
   _globals['_GETBASISREQUEST']._serialized_start=53
   _globals['_GETBASISREQUEST']._serialized_end=290
   _globals['_GETBASISREQUEST_NODESELECTORENTRY']._serialized_start=239
   _globals['_GETBASISREQUEST_NODESELECTORENTRY']._serialized_end=290
-  _globals['_REQUIREDNODEAFFINITY']._serialized_start=292
-  _globals['_REQUIREDNODEAFFINITY']._serialized_end=365
-  _globals['_NODESELECTORTERM']._serialized_start=368
-  _globals['_NODESELECTORTERM']._serialized_end=521
-  _globals['_NODESELECTORREQUIREMENT']._serialized_start=523
-  _globals['_NODESELECTORREQUIREMENT']._serialized_end=595
-  _globals['_GETBASISRESPONSE']._serialized_start=597
-  _globals['_GETBASISRESPONSE']._serialized_end=713
-  _globals['_BASIS']._serialized_start=715
-  _globals['_BASIS']._serialized_end=798
-  _globals['_UNKNOWN']._serialized_start=800
-  _globals['_UNKNOWN']._serialized_end=825
-  _globals['_VRAM']._serialized_start=900
-  _globals['_VRAM']._serialized_end=989
+  _globals['_WATCHBASISREQUEST']._serialized_start=292
+  _globals['_WATCHBASISREQUEST']._serialized_end=367
+  _globals['_LISTGPUNODESREQUEST']._serialized_start=369
+  _globals['_LISTGPUNODESREQUEST']._serialized_end=446
+  _globals['_REQUIREDNODEAFFINITY']._serialized_start=448
+  _globals['_REQUIREDNODEAFFINITY']._serialized_end=521
+  _globals['_NODESELECTORTERM']._serialized_start=524
+  _globals['_NODESELECTORTERM']._serialized_end=677
+  _globals['_NODESELECTORREQUIREMENT']._serialized_start=679
+  _globals['_NODESELECTORREQUIREMENT']._serialized_end=751
+  _globals['_GETBASISRESPONSE']._serialized_start=754
+  _globals['_GETBASISRESPONSE']._serialized_end=912
+  _globals['_BASIS']._serialized_start=915
+  _globals['_BASIS']._serialized_end=1104
+  _globals['_MEMORYCOUNT']._serialized_start=1106
+  _globals['_MEMORYCOUNT']._serialized_end=1154
+  _globals['_UNKNOWN']._serialized_start=1156
+  _globals['_UNKNOWN']._serialized_end=1221
+  _globals['_LISTGPUNODESRESPONSE']._serialized_start=1223
+  _globals['_LISTGPUNODESRESPONSE']._serialized_end=1287
+  _globals['_GPUNODE']._serialized_start=1290
+  _globals['_GPUNODE']._serialized_end=1515
+  _globals['_VRAM']._serialized_start=1835
+  _globals['_VRAM']._serialized_end=2110
 # @@protoc_insertion_point(module_scope)

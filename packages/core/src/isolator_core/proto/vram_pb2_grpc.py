@@ -40,6 +40,16 @@ class VramStub:
                 request_serializer=isolator__core_dot_proto_dot_vram__pb2.GetBasisRequest.SerializeToString,
                 response_deserializer=isolator__core_dot_proto_dot_vram__pb2.GetBasisResponse.FromString,
                 _registered_method=True)
+        self.WatchBasis = channel.unary_stream(
+                '/isolator.vram.v1.Vram/WatchBasis',
+                request_serializer=isolator__core_dot_proto_dot_vram__pb2.WatchBasisRequest.SerializeToString,
+                response_deserializer=isolator__core_dot_proto_dot_vram__pb2.GetBasisResponse.FromString,
+                _registered_method=True)
+        self.ListGpuNodes = channel.unary_stream(
+                '/isolator.vram.v1.Vram/ListGpuNodes',
+                request_serializer=isolator__core_dot_proto_dot_vram__pb2.ListGpuNodesRequest.SerializeToString,
+                response_deserializer=isolator__core_dot_proto_dot_vram__pb2.ListGpuNodesResponse.FromString,
+                _registered_method=True)
 
 
 class VramServicer:
@@ -53,6 +63,22 @@ class VramServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchBasis(self, request, context):
+        """The answer to the same question at once, and again whenever it changes, within 100 ms of vramd learning of the
+        change. An answer that equals the last but for its age is not repeated. Ends with UNAVAILABLE when vramd stops.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListGpuNodes(self, request, context):
+        """The GPU nodes that a pod can land on, ordered by name, in as many messages as it takes. Fails with UNAVAILABLE
+        as long as the nodes are not known.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_VramServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -60,6 +86,16 @@ def add_VramServicer_to_server(servicer, server):
                     servicer.GetBasis,
                     request_deserializer=isolator__core_dot_proto_dot_vram__pb2.GetBasisRequest.FromString,
                     response_serializer=isolator__core_dot_proto_dot_vram__pb2.GetBasisResponse.SerializeToString,
+            ),
+            'WatchBasis': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchBasis,
+                    request_deserializer=isolator__core_dot_proto_dot_vram__pb2.WatchBasisRequest.FromString,
+                    response_serializer=isolator__core_dot_proto_dot_vram__pb2.GetBasisResponse.SerializeToString,
+            ),
+            'ListGpuNodes': grpc.unary_stream_rpc_method_handler(
+                    servicer.ListGpuNodes,
+                    request_deserializer=isolator__core_dot_proto_dot_vram__pb2.ListGpuNodesRequest.FromString,
+                    response_serializer=isolator__core_dot_proto_dot_vram__pb2.ListGpuNodesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -90,6 +126,60 @@ class Vram:
             '/isolator.vram.v1.Vram/GetBasis',
             isolator__core_dot_proto_dot_vram__pb2.GetBasisRequest.SerializeToString,
             isolator__core_dot_proto_dot_vram__pb2.GetBasisResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchBasis(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/isolator.vram.v1.Vram/WatchBasis',
+            isolator__core_dot_proto_dot_vram__pb2.WatchBasisRequest.SerializeToString,
+            isolator__core_dot_proto_dot_vram__pb2.GetBasisResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListGpuNodes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/isolator.vram.v1.Vram/ListGpuNodes',
+            isolator__core_dot_proto_dot_vram__pb2.ListGpuNodesRequest.SerializeToString,
+            isolator__core_dot_proto_dot_vram__pb2.ListGpuNodesResponse.FromString,
             options,
             channel_credentials,
             insecure,
