@@ -67,6 +67,8 @@ def examine(directory: Directory, file: NodeFile, name: str | None = None) -> li
         status = os.stat(name, dir_fd=directory.fd, follow_symlinks=False)
     except FileNotFoundError:
         return [Finding("missing", path, "the file is missing")]
+    except OSError as error:
+        return [Finding("content", path, f"cannot be looked at: {error.strerror}")]
     if not stat.S_ISREG(status.st_mode):
         return [Finding("not_a_file", path, f"is a {_kind(status.st_mode)} in the file's place")]
     findings = []

@@ -6,22 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-Code = Literal[
-    "missing",
-    "not_a_file",
-    "content",
-    "mode",
-    "owner",
-    "selinux_type",
-    "not_executable",
-    "directory",
-    "noexec",
-    "read_only",
-    "full",
-    "write_failed",
-    "unsuitable",
-    "kept_by_another",
-]
+Damage = Literal["missing", "not_a_file", "content", "mode", "owner", "selinux_type", "not_executable", "directory"]
+"""What can befall a file or the directory."""
+
+Obstacle = Literal["noexec", "read_only", "full", "write_failed", "unsuitable", "kept_by_another"]
+"""What keeps the node from being made right."""
+
+Code = Literal[Damage, Obstacle]
 """The kinds of findings, as `check --json` and the metrics name them."""
 
 
@@ -55,6 +46,11 @@ def noexec(directory: Path) -> Finding:
         directory,
         f"the file system is mounted noexec, so that no program can load the library from it; {OTHER_DIRECTORY}",
     )
+
+
+def cannot_read(path: Path, error: OSError) -> Finding:
+    """A directory of the node that cannot be looked at."""
+    return Finding("directory", path, f"cannot be looked at: {os.strerror(error.errno or 0)}")
 
 
 def cannot_write(path: Path, doing: str, error: OSError) -> Finding:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from isolator_core.names import CONTAINERS_DIR
 from isolator_libsync.files import Attributes, Directory, NodeFile, examine, open_directory
-from isolator_libsync.findings import Finding, NotRight, cannot_write, noexec
+from isolator_libsync.findings import Finding, NotRight, cannot_read, cannot_write, noexec
 from isolator_libsync.replace import adjust, replace
 
 _IN_PLACE = {"mode", "owner", "selinux_type"}
@@ -77,7 +77,7 @@ def examine_path(wanted: Wanted) -> list[Finding]:
         with open_directory(wanted.directory) as directory:
             return examine_all(directory, wanted)
     except OSError as error:
-        return [Finding("directory", wanted.directory, f"cannot be opened: {error.strerror}")]
+        return [cannot_read(wanted.directory, error)]
 
 
 def examine_all(directory: Directory, wanted: Wanted) -> list[Finding]:

@@ -1,0 +1,207 @@
+"""Two versions of a library to install, and the command as a person runs it."""
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isolator_core.settings import main
+from isolator_libsync.cli import COMMANDS
+from isolator_testing import tools
+
+WAIT_SECONDS = 50
+"""Ten times the 5 s within which the node is to be right again."""
+
+PROGRAM = (sys.executable, "-m", "isolator_libsync")
+
+SOURCE = """
+#include <stdlib.h>
+static const char version[] = "%s";
+static const unsigned char body[%d] = {1};
+void *answer(void) { return version[0] + body[0] ? malloc(1) : 0; }
+"""
+
+
+@pytest.fixture(scope="session")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """An old and a new library, of different sizes, each longer than a page."""
+    compiler = tools.require("cc", package="gcc")
+    built = []
+    for version, size in (("old", 70_000), ("new", 90_000)):
+        folder = tmp_path_factory.mktemp(version)
+        source, library = folder / "library.c", folder / "libvgpu.so"
+        source.write_text(SOURCE % (version, size))
+        subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
+        built.append(library)
+    return built[0], built[1]
+
+
+@pytest.fixture
+def library(libraries: tuple[Path, Path]) -> Path:
+    return libraries[1]
+
+
+@pytest.fixture
+def host_dir(tmp_path: Path) -> Path:
+    return tmp_path / "node"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a command printed."""
+
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def libsync(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+    """Run a command in this process; `status` is the exit status that is expected."""
+
+    def run(*arguments: object, status: int = 0) -> Ended:
+        capsys.readouterr()
+        returned = main("isolator-libsync", "ISOLATOR_LIBSYNC_", "", COMMANDS, list(map(str, arguments)))
+        ended = Ended(*capsys.readouterr())
+        assert returned == status, ended
+        return ended
+
+    return run
+
+
+@pytest.fixture
+def libsync_process() -> Callable[..., Ended]:
+    """Run a command in a process of its own, `before` it another program that starts it."""
+
+    def run(*arguments: object, status: int = 0, before: Sequence[object] = ()) -> Ended:
+        command = [*map(str, before), *PROGRAM, *map(str, arguments)]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
+        assert ended.returncode == status, ended.stdout + ended.stderr
+        assert "Traceback" not in ended.stderr
+        return Ended(ended.stdout, ended.stderr)
+
+    return run
+
+
+@pytest.fixture
+def keep(host_dir: Path, library: Path) -> tuple[object, ...]:
+    """The flags with which this user keeps `library` in `host_dir`."""
+    return ("--host-dir", host_dir, "--library", library, "--owner", f"{os.geteuid()}:{os.getegid()}")
+
+
+def error_line(ended: Ended) -> str:
+    """The one line on standard error that is not a log line."""
+    lines = [line for line in ended.stderr.splitlines() if not line.startswith("{")]
+    assert len(lines) == 1, ended.stderr
+    return lines[0].removeprefix("isolator-libsync: ")
+
+
+@pytest.fixture(name="error_line")
+def error_line_fixture() -> Callable[[Ended], str]:
+    return error_line
+
+
+def right(host_dir: Path, library: Path) -> bool:
+    """Whether both files stand there whole, seen without a line of the code under test."""
+    files = {"libvgpu.so": library.read_bytes(), "ld.so.preload": b"/usr/local/vgpu/libvgpu.so\n"}
+    for name, content in files.items():
+        path = host_dir / name
+        if path.is_symlink() or not path.is_file() or path.read_bytes() != content:
+            return False
+        if path.stat().st_mode != 0o100644 or (path.stat().st_uid, path.stat().st_gid) != (os.geteuid(), os.getegid()):
+            return False
+    return True
+
+
+@pytest.fixture(name="right")
+def right_fixture() -> Callable[[Path, Path], bool]:
+    return right
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    """Wait until something holds, and fail if it does not within a generous time."""
+    end = time.monotonic() + WAIT_SECONDS
+    while not holds():
+        assert time.monotonic() < end, f"not within {WAIT_SECONDS} s: {what}"
+        time.sleep(0.01)
+
+
+@pytest.fixture(name="until")
+def until_fixture() -> Callable[[Callable[[], bool], str], None]:
+    return until
+
+
+@dataclass
+class Service:
+    """A running `isolator-libsync run`."""
+
+    process: "subprocess.Popen[str]"
+    lines: list[str] = field(default_factory=list)
+    port: int = 0
+
+    def read_line(self) -> dict[str, Any]:
+        """The next log line."""
+        assert self.process.stderr is not None
+        assert select.select([self.process.stderr], [], [], WAIT_SECONDS)[0], "no log line came"
+        self.lines.append(self.process.stderr.readline())
+        return json.loads(self.lines[-1])
+
+    def read_until(self, event: str) -> dict[str, Any]:
+        """The next log line of this event."""
+        while True:
+            line = self.read_line()
+            if line["event"] == event:
+                return line
+
+    def get(self, path: str) -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_SECONDS)
+        with contextlib.closing(connection):
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, response.read().decode()
+
+    def metric(self, series: str) -> float:
+        """The value of one series, named as in the exposition."""
+        found = re.search(rf"^{re.escape(series)} (\S+)$", self.get("/metrics")[1], re.MULTILINE)
+        assert found, series
+        return float(found[1])
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(WAIT_SECONDS)
+
+
+Start = Callable[..., Service]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start `run` with flags of one's own, listening on a free port; it is ended after the test."""
+    services = []
+
+    def begin(*arguments: object, before: Sequence[object] = ()) -> Service:
+        command = [*before, *PROGRAM, "run", "--listen-address", "127.0.0.1", "--listen-port", "0", *arguments]
+        process = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True, bufsize=1)
+        service = Service(process)
+        services.append(service)
+        service.port = service.read_until("listening")["port"]
+        return service
+
+    yield begin
+    for service in services:
+        if service.process.poll() is None:
+            service.process.kill()
+            service.process.wait()
+        assert service.process.stderr is not None
+        service.process.stderr.close()
