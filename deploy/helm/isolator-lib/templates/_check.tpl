@@ -1,0 +1,115 @@
+{{/*
+Values that nothing reads end the rendering with a sentence, in parts that are switched off too. known.json is made from
+values.yaml by `python -m deploy.helm.generate`.
+*/}}
+
+{{- define "isolator.check" -}}
+{{- $known := .Files.Get "known.json" | fromJson -}}
+{{- include "isolator.checkRetired" . -}}
+{{- include "isolator.checkLevel" (dict "given" .Values "tree" $known.tree "above" "" "paths" $known.paths) -}}
+{{- $sources := 0 -}}
+{{- with .Values.tls -}}
+{{- if and .certManager.enabled .existingSecret -}}
+{{- fail "tls.certManager.enabled and tls.existingSecret are both set: the webhook has one certificate, so set one of them" -}}
+{{- end -}}
+{{- if and .existingSecret (not .caBundle) -}}
+{{- fail "tls.existingSecret is set without tls.caBundle: the API server needs the certificate authority (PEM) of that Secret" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "isolator.checkLevel" -}}
+{{- range $key, $value := .given -}}
+{{- $path := printf "%s%s" $.above $key -}}
+{{- if not (hasKey $.tree $key) -}}
+{{- fail (printf "%s is not a value of this chart%s" $path (include "isolator.likely" (dict "path" $path "paths" $.paths))) -}}
+{{- end -}}
+{{- $below := get $.tree $key -}}
+{{- if kindIs "map" $below -}}
+{{- if kindIs "map" $value -}}
+{{- include "isolator.checkLevel" (dict "given" $value "tree" $below "above" (printf "%s." $path) "paths" $.paths) -}}
+{{- else if not (kindIs "invalid" $value) -}}
+{{- fail (printf "%s is %v: accepted is a map with the keys %s" $path $value (keys $below | sortAlpha | join ", ")) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* ": did you mean X?" for the known path that shares most pairs of letters with the given one. */}}
+{{- define "isolator.likely" -}}
+{{- $wanted := lower .path | replace "-" "" | replace "_" "" -}}
+{{- $best := dict "score" 0 "path" "" -}}
+{{- range $candidate := .paths -}}
+{{- $text := lower $candidate -}}
+{{- $shared := 0 -}}
+{{- range $i := until (int (sub (len $wanted) 1)) -}}
+{{- if contains (substr $i (int (add $i 2)) $wanted) $text -}}
+{{- $shared = add1 $shared -}}
+{{- end -}}
+{{- end -}}
+{{- $score := div (mul 2000 $shared) (add (len $wanted) (len $text) 1) -}}
+{{- if gt (int $score) (int $best.score) -}}
+{{- $_ := set $best "score" $score -}}
+{{- $_ := set $best "path" $candidate -}}
+{{- end -}}
+{{- end -}}
+{{- if gt (int $best.score) 500 -}}: did you mean {{ $best.path }}?{{- else -}}; the chart's README lists all values{{- end -}}
+{{- end -}}
+
+{{/*
+Keys of the upstream chart that have nothing to do here. With upstream's default, as `helm upgrade --reuse-values` brings
+it, a key is dropped; with another value someone expects an effect.
+*/}}
+{{- define "isolator.retired" -}}
+paths.hostInstallBase:
+  default: /usr/local
+  say: it had no effect in the upstream chart; the directory on the node is paths.hostDir
+tls.patch.enabled:
+  default: true
+  say: the webhook makes and renews its certificate itself; use tls.existingSecret and tls.caBundle to bring one
+tls.patch.image:
+  default: jettech/kube-webhook-certgen:v1.5.2
+  say: there is no certificate job any more, the webhook makes and renews its certificate itself; remove it
+tls.patch.imageNew:
+  default: liangjw/kube-webhook-certgen:v1.1.1
+  say: there is no certificate job any more, the webhook makes and renews its certificate itself; remove it
+tls.patch.runAsUser:
+  default: 2000
+  say: there is no certificate job any more, the webhook makes and renews its certificate itself; remove it
+tls.patch.nodeSelector:
+  default: {}
+  say: there is no certificate job any more, the webhook makes and renews its certificate itself; remove it
+tls.patch.tolerations:
+  default: []
+  say: there is no certificate job any more, the webhook makes and renews its certificate itself; remove it
+image.repository:
+  bad: projecthami/kai-resource-isolator
+  say: that is the upstream chart's image, which has none of this chart's programs; name a prefix of this chart's images
+{{- end -}}
+
+{{- define "isolator.checkRetired" -}}
+{{- range $path, $rule := include "isolator.retired" . | fromYaml -}}
+{{- $parts := splitList "." $path -}}
+{{- $name := last $parts -}}
+{{- $parent := $.Values -}}
+{{- range initial $parts -}}
+{{- $parent = ternary (get $parent .) dict (and (kindIs "map" $parent) (kindIs "map" (get $parent .))) -}}
+{{- end -}}
+{{- if hasKey $parent $name -}}
+{{- $value := get $parent $name -}}
+{{- if hasKey $rule "bad" -}}
+{{- if eq (toJson $value) (toJson $rule.bad) -}}
+{{- fail (printf "%s is %v: %s" $path $value $rule.say) -}}
+{{- end -}}
+{{- else -}}
+{{- if not (or (kindIs "invalid" $value) (eq (toJson $value) (toJson $rule.default))) -}}
+{{- fail (printf "%s is retired: %s" $path $rule.say) -}}
+{{- end -}}
+{{- $_ := unset $parent $name -}}
+{{- if and (eq (len $parts) 3) (eq (len $parent) 0) -}}
+{{- $_ := unset (get $.Values (first $parts)) (index $parts 1) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}

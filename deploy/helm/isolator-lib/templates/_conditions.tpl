@@ -1,0 +1,80 @@
+{{/*
+Which pods ask for a share, in CEL. None of these may err on any pod: an error under `failurePolicy: Fail` refuses it.
+The annotations are KAI's (pkg/common/constants/constants.go) and ours.
+*/}}
+
+{{/* Resource names of gpuShareResources that mark a share; a bare nvidia.com/gpu is a whole GPU. */}}
+{{- define "isolator.shareResources" -}}
+{{- $names := list -}}
+{{- range splitList "," .Values.webhook.gpuShareResources -}}
+{{- $name := trim . -}}
+{{- if and $name (ne $name "nvidia.com/gpu") -}}
+{{- if not (regexMatch "^[a-z0-9.-]+/[A-Za-z0-9._-]+$" $name) -}}
+{{- fail (printf "webhook.gpuShareResources has %q: accepted are resource names such as nvidia.com/gpumem, separated by commas" $name) -}}
+{{- end -}}
+{{- $names = append $names (printf "'%s'" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- join ", " $names -}}
+{{- end -}}
+
+{{- define "isolator.asksByAnnotation" -}}
+has(object.metadata.annotations) && (
+  'gpu-memory' in object.metadata.annotations || 'gpu-fraction' in object.metadata.annotations ||
+  'gpu-fraction-num-devices' in object.metadata.annotations ||
+  'kai-resource-isolator.io/gpu-cores' in object.metadata.annotations ||
+  object.metadata.annotations.exists(k, k.startsWith('nvidia.com/container.')))
+{{- end -}}
+
+{{- define "isolator.asksByResource" -}}
+{{- $resources := include "isolator.shareResources" . -}}
+{{- if $resources -}}
+(object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : [])).exists(c,
+  has(c.resources) && has(c.resources.limits) && c.resources.limits.exists(r, r in [{{ $resources }}]))
+{{- else -}}
+false
+{{- end -}}
+{{- end -}}
+
+{{- define "isolator.notOptedOut" -}}
+!(has(object.metadata.annotations) && 'kai-resource-isolator.io/inject' in object.metadata.annotations &&
+  object.metadata.annotations['kai-resource-isolator.io/inject'].matches('^(?i)false$'))
+{{- end -}}
+
+{{- define "isolator.notMirror" -}}
+!(has(object.metadata.annotations) && 'kubernetes.io/config.mirror' in object.metadata.annotations)
+{{- end -}}
+
+{{/* Namespaces and pods that admission looks at, as the upstream chart labels them. */}}
+{{- define "isolator.namespaceSelector" -}}
+{{- $own := .Values.webhook.namespaceSelector | default dict -}}
+matchExpressions:
+  - key: kai-resource-isolator.io/webhook
+    operator: NotIn
+    values: [ignore]
+  - key: kubernetes.io/metadata.name
+    operator: NotIn
+    values: {{ prepend .Values.webhook.excludedNamespaces (include "isolator.namespace" .) | uniq | toJson }}
+  {{- with $own.matchExpressions }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with $own.matchLabels }}
+matchLabels:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "isolator.objectSelector" -}}
+{{- $own := .Values.webhook.objectSelector | default dict -}}
+matchExpressions:
+  - key: kai-resource-isolator.io/webhook
+    operator: NotIn
+    values: [ignore]
+  {{- with $own.matchExpressions }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with $own.matchLabels }}
+matchLabels:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}

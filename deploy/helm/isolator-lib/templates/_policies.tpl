@@ -1,0 +1,165 @@
+{{/*
+What tenants may not do, held by the API server itself, whether or not a pod of ours runs. ValidatingAdmissionPolicies
+are in admissionregistration.k8s.io/v1 since Kubernetes 1.30. Whoever may `update` `limits` of the API group
+kai-resource-isolator.io in a namespace (cluster-admin may everything) is exempt from the first two.
+*/}}
+
+{{- define "isolator.policiesPossible" -}}
+{{- if and .Values.policies.enabled (semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version) -}}true{{- end -}}
+{{- end -}}
+
+{{- define "isolator.mayResize" -}}
+authorizer.group('kai-resource-isolator.io').resource('limits').namespace(request.namespace).check('update').allowed()
+{{- end -}}
+
+{{/* One policy and its binding: dict root, name, spec, and optional bindings (extra matchResources). */}}
+{{- define "isolator.policy" -}}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  {{- include "isolator.metadata" (dict "root" .root "part" "webhook" "cluster" true "name" (printf "%s-%s" (include "isolator.fullname" .root) .name)) | nindent 2 }}
+spec:
+  failurePolicy: Fail
+  {{- .spec | nindent 2 }}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  {{- include "isolator.metadata" (dict "root" .root "part" "webhook" "cluster" true "name" (printf "%s-%s" (include "isolator.fullname" .root) .name)) | nindent 2 }}
+spec:
+  policyName: {{ include "isolator.fullname" .root }}-{{ .name }}
+  validationActions: [{{ .root.Values.policies.action }}]
+  matchResources:
+    namespaceSelector:
+      {{- include "isolator.namespaceSelector" .root | nindent 6 }}
+    {{- if .pods }}
+    objectSelector:
+      {{- include "isolator.objectSelector" .root | nindent 6 }}
+    {{- end }}
+{{- end -}}
+
+{{- define "isolator.requestsPolicy" -}}
+matchConstraints:
+  resourceRules:
+    - apiGroups: [""]
+      apiVersions: [v1]
+      operations: [UPDATE]
+      resources: [pods, pods/status, pods/ephemeralcontainers, pods/resize]
+variables:
+  - name: now
+    expression: "has(object.metadata.annotations) ? object.metadata.annotations : {}"
+  - name: before
+    expression: "has(oldObject.metadata.annotations) ? oldObject.metadata.annotations : {}"
+validations:
+  - expression: >-
+      (variables.now.all(k, !k.startsWith('kai-resource-isolator.io/request') ||
+        (k in variables.before && variables.before[k] == variables.now[k])) &&
+      variables.before.all(k, !k.startsWith('kai-resource-isolator.io/request') || k in variables.now)) ||
+      {{ include "isolator.mayResize" . }}
+    reason: Forbidden
+    message: >-
+      annotations kai-resource-isolator.io/request.* hold the pod's GPU limits and do not change after creation; who may
+      update limits.kai-resource-isolator.io in this namespace may change them
+{{- end -}}
+
+{{- define "isolator.limitsPolicy" -}}
+{{- $writers := .Values.kai.limitWriters | default (list (printf "system:serviceaccount:%s:binder" .Values.kai.namespace)) -}}
+matchConstraints:
+  resourceRules:
+    - apiGroups: [""]
+      apiVersions: [v1]
+      operations: [CREATE, UPDATE]
+      resources: [configmaps]
+matchConditions:
+  - name: not-kai
+    expression: "!(request.userInfo.username in {{ $writers | toJson | replace "\"" "'" }})"
+variables:
+  - name: now
+    expression: "has(object.data) && 'CUDA_DEVICE_MEMORY_LIMIT' in object.data ? object.data['CUDA_DEVICE_MEMORY_LIMIT'] : ''"
+  - name: before
+    expression: >-
+      oldObject != null && has(oldObject.data) && 'CUDA_DEVICE_MEMORY_LIMIT' in oldObject.data ?
+      oldObject.data['CUDA_DEVICE_MEMORY_LIMIT'] : ''
+validations:
+  - expression: >-
+      (variables.now == variables.before &&
+      !(has(object.binaryData) && 'CUDA_DEVICE_MEMORY_LIMIT' in object.binaryData)) ||
+      {{ include "isolator.mayResize" . }}
+    reason: Forbidden
+    message: >-
+      key CUDA_DEVICE_MEMORY_LIMIT of a ConfigMap is a pod's GPU limit and is written by KAI's binder only (kai.limitWriters)
+{{- end -}}
+
+{{/*
+A pod that asks for a share must leave admission with its mounts. The fraction container is found as KAI finds it
+(gpu-fraction-container-name, init containers first, else the first container); per-container annotations name theirs.
+*/}}
+{{- define "isolator.mountsPolicy" -}}
+{{- $dir := .Values.paths.containerVgpuMount -}}
+matchConstraints:
+  resourceRules:
+    - apiGroups: [""]
+      apiVersions: [v1]
+      operations: [CREATE]
+      resources: [pods]
+matchConditions:
+  - name: asks-for-a-share
+    expression: |
+      {{- include "isolator.asksByAnnotation" . | nindent 6 }}
+  - name: not-opted-out
+    expression: |
+      {{- include "isolator.notOptedOut" . | nindent 6 }}
+  - name: not-a-mirror-pod
+    expression: |
+      {{- include "isolator.notMirror" . | nindent 6 }}
+variables:
+  - name: all
+    expression: "(has(object.spec.initContainers) ? object.spec.initContainers : []) + object.spec.containers"
+  - name: volumes
+    expression: "has(object.spec.volumes) ? object.spec.volumes : []"
+  - name: fraction
+    expression: >-
+      'gpu-fraction-container-name' in object.metadata.annotations ?
+      object.metadata.annotations['gpu-fraction-container-name'] : object.spec.containers[0].name
+  - name: sharing
+    expression: >-
+      variables.all.filter(c, (('gpu-memory' in object.metadata.annotations || 'gpu-fraction' in object.metadata.annotations) &&
+      c.name == variables.fraction) ||
+      object.metadata.annotations.exists(k, k.startsWith('nvidia.com/container.' + c.name + '.')))
+validations:
+  - expression: >-
+      (variables.sharing.size() > 0 ||
+      !('gpu-memory' in object.metadata.annotations || 'gpu-fraction' in object.metadata.annotations)) &&
+      variables.sharing.all(c, has(c.volumeMounts) &&
+      c.volumeMounts.exists(m, m.mountPath == '{{ $dir }}/libvgpu.so' && m.name == 'kai-resource-isolator-lib' && has(m.readOnly) && m.readOnly) &&
+      c.volumeMounts.exists(m, m.mountPath == '/etc/ld.so.preload' && m.name == 'kai-resource-isolator-preload' && has(m.readOnly) && m.readOnly) &&
+      c.volumeMounts.exists(m, m.mountPath == '{{ $dir }}/limits' && m.name.startsWith('kai-resource-isolator-limits-') && has(m.readOnly) && m.readOnly))
+    reason: Forbidden
+    message: >-
+      this pod asks for a share of a GPU and a container that should get it has not the mounts that cap it: the
+      webhook of kai-resource-isolator was not called, or a later webhook removed them
+  - expression: >-
+      variables.volumes.all(v, (v.name != 'kai-resource-isolator-lib' ||
+      (has(v.hostPath) && v.hostPath.path == '{{ .Values.paths.hostDir }}/libvgpu.so')) &&
+      (v.name != 'kai-resource-isolator-preload' ||
+      (has(v.hostPath) && v.hostPath.path == '{{ .Values.paths.hostDir }}/ld.so.preload')))
+    reason: Forbidden
+    message: volumes kai-resource-isolator-lib and kai-resource-isolator-preload must be the node's library and preload file
+  - expression: >-
+      variables.volumes.all(v, !v.name.startsWith('kai-resource-isolator-limits-') || (has(v.projected) &&
+      v.projected.sources.exists(s, has(s.downwardAPI) && s.downwardAPI.items.exists(i, i.path == 'request' && has(i.fieldRef) &&
+      i.fieldRef.fieldPath == "metadata.annotations['kai-resource-isolator.io/request." +
+      v.name.substring('kai-resource-isolator-limits-'.size()) + "']")) &&
+      ('kai-resource-isolator.io/request.' + v.name.substring('kai-resource-isolator-limits-'.size())) in object.metadata.annotations))
+    reason: Forbidden
+    message: volumes kai-resource-isolator-limits-* must project the request annotation of their container
+{{- end -}}
+
+{{- define "isolator.policies" -}}
+{{- if include "isolator.policiesPossible" . }}
+{{ include "isolator.policy" (dict "root" . "name" "requests" "spec" (include "isolator.requestsPolicy" .)) }}
+{{ include "isolator.policy" (dict "root" . "name" "limits" "spec" (include "isolator.limitsPolicy" .)) }}
+{{ include "isolator.policy" (dict "root" . "name" "mounts" "pods" true "spec" (include "isolator.mountsPolicy" .)) }}
+{{- end }}
+{{- end -}}

@@ -1,0 +1,210 @@
+{{/* The admission webhook: everything it needs, in one document stream. Context: a root context. */}}
+
+{{- define "isolator.webhookService" -}}
+{{- include "isolator.fullname" . }}-webhook
+{{- end -}}
+
+{{- define "isolator.webhookHost" -}}
+{{- include "isolator.webhookService" . }}.{{ include "isolator.namespace" . }}.svc
+{{- end -}}
+
+{{/* Where the certificate comes from: certManager, existing or managed. */}}
+{{- define "isolator.certificateFrom" -}}
+{{- if .Values.tls.certManager.enabled -}}certManager{{- else if .Values.tls.existingSecret -}}existing{{- else -}}managed{{- end -}}
+{{- end -}}
+
+{{- define "isolator.certificateSecret" -}}
+{{- .Values.tls.existingSecret | default (printf "%s-webhook-certificate" (include "isolator.fullname" .)) -}}
+{{- end -}}
+
+{{- define "isolator.vramdAddress" -}}
+{{- $own := (.Values.vramd | default dict) -}}
+{{- if .Values.webhook.vramdAddress -}}
+{{- .Values.webhook.vramdAddress -}}
+{{- else -}}
+{{- printf "dns:///%s.%s.svc:%v" (include "isolator.workload" (dict "root" . "part" "vramd")) (include "isolator.namespace" .) ($own.port | default 50051 | int) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "isolator.webhook" -}}
+{{- $part := dict "root" . "part" "webhook" -}}
+{{- $values := .Values.webhook -}}
+{{ include "isolator.serviceAccountObject" $part }}
+{{ include "isolator.webhookDeployment" . }}
+{{ include "isolator.availability" $part }}
+---
+apiVersion: v1
+kind: Service
+metadata:
+  {{- include "isolator.metadata" (merge (dict "name" (include "isolator.webhookService" .)) $part) | nindent 2 }}
+spec:
+  type: {{ .Values.service.type }}
+  selector:
+    {{- include "isolator.selector" $part | nindent 4 }}
+  ports:
+    - {name: https, port: {{ .Values.service.port }}, targetPort: https, protocol: TCP}
+{{ include "isolator.webhookCertificate" . }}
+{{ include "isolator.webhookConfiguration" . }}
+{{ include "isolator.policies" . }}
+{{- if .Values.networkPolicy.enabled }}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata:
+  {{- include "isolator.metadata" (merge (dict "name" (include "isolator.workload" $part)) $part) | nindent 2 }}
+spec:
+  podSelector:
+    matchLabels:
+      {{- include "isolator.selector" $part | nindent 6 }}
+  policyTypes: [Ingress]
+  ingress:
+    # The API server's address is not known to a chart and often not a pod's, so the port is open to all.
+    - ports: [{port: https, protocol: TCP}]
+{{- end }}
+{{- end -}}
+
+{{- define "isolator.webhookDeployment" -}}
+{{- $part := dict "root" . "part" "webhook" -}}
+{{- $values := .Values.webhook -}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  {{- include "isolator.metadata" (merge (dict "name" (include "isolator.workload" $part)) $part) | nindent 2 }}
+spec:
+  {{- include "isolator.replicas" $part | nindent 2 }}
+  template:
+    metadata:
+      {{- include "isolator.podMetadata" $part | nindent 6 }}
+    spec:
+      {{- include "isolator.podSpec" (merge (dict "podSecurity" (include "isolator.nonRoot" . | fromJson)) $part) | nindent 6 }}
+      {{- include "isolator.spread" $part | nindent 6 }}
+      {{- if $values.hostNetwork }}
+      hostNetwork: true
+      dnsPolicy: ClusterFirstWithHostNet
+      {{- end }}
+      containers:
+        - name: webhook
+          {{- include "isolator.containerCommon" $part | nindent 10 }}
+          args:
+            - serve
+            - --log-level={{ .Values.logLevel }}
+            - --listen-port={{ $values.port }}
+            - --host-dir={{ .Values.paths.hostDir }}
+            - --container-dir={{ .Values.paths.containerVgpuMount }}
+            - --region-size-mib={{ $values.regionSizeMib }}
+            - --vramd-address={{ include "isolator.vramdAddress" . }}
+            - --vramd-deadline-ms={{ $values.vramdDeadlineMs }}
+            - --certificate-file=/etc/tls/tls.crt
+            - --key-file=/etc/tls/tls.key
+            {{- range $values.extraArgs }}
+            - {{ . | quote }}
+            {{- end }}
+          {{- with $values.extraEnv }}
+          env:
+            {{- toYaml . | nindent 12 }}
+          {{- end }}
+          ports:
+            - {name: https, containerPort: {{ $values.port }}, protocol: TCP}
+          startupProbe:
+            httpGet: {path: /healthz, port: https, scheme: HTTPS}
+            periodSeconds: 1
+            failureThreshold: 60
+          livenessProbe:
+            httpGet: {path: /healthz, port: https, scheme: HTTPS}
+            periodSeconds: 10
+            timeoutSeconds: 5
+          readinessProbe:
+            httpGet: {path: /readyz, port: https, scheme: HTTPS}
+            periodSeconds: 2
+            timeoutSeconds: 2
+          volumeMounts:
+            - {name: certificate, mountPath: /etc/tls, readOnly: true}
+            {{- with $values.extraVolumeMounts }}
+            {{- toYaml . | nindent 12 }}
+            {{- end }}
+      volumes:
+        - name: certificate
+          secret: {secretName: {{ include "isolator.certificateSecret" . }}}
+        {{- with $values.extraVolumes }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+{{- end -}}
+
+{{- define "isolator.webhookCertificate" -}}
+{{- $part := dict "root" . "part" "webhook" -}}
+{{- if eq (include "isolator.certificateFrom" .) "certManager" }}
+{{- $name := include "isolator.certificateSecret" . }}
+{{- if not .Values.tls.certManager.issuerRef }}
+---
+apiVersion: cert-manager.io/v1
+kind: Issuer
+metadata:
+  {{- include "isolator.metadata" (merge (dict "name" $name) $part) | nindent 2 }}
+spec:
+  selfSigned: {}
+{{- end }}
+---
+apiVersion: cert-manager.io/v1
+kind: Certificate
+metadata:
+  {{- include "isolator.metadata" (merge (dict "name" $name) $part) | nindent 2 }}
+spec:
+  secretName: {{ $name }}
+  dnsNames:
+    - {{ include "isolator.webhookHost" . }}
+  privateKey: {algorithm: ECDSA, rotationPolicy: Always}
+  issuerRef:
+    {{- .Values.tls.certManager.issuerRef | default (dict "name" $name "kind" "Issuer") | toYaml | nindent 4 }}
+{{- end }}
+{{- end -}}
+
+{{- define "isolator.webhookConfiguration" -}}
+{{- $part := dict "root" . "part" "webhook" -}}
+{{- $values := .Values.webhook -}}
+{{- $annotations := dict -}}
+{{- if eq (include "isolator.certificateFrom" .) "certManager" -}}
+{{- $_ := set $annotations "cert-manager.io/inject-ca-from" (printf "%s/%s" (include "isolator.namespace" .) (include "isolator.certificateSecret" .)) -}}
+{{- end -}}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingWebhookConfiguration
+metadata:
+  {{- include "isolator.metadata" (merge (dict "name" (printf "%s-mutating" (include "isolator.fullname" .)) "cluster" true "annotations" $annotations) $part) | nindent 2 }}
+webhooks:
+  - name: vgpu.lib.kai-resource-isolator.io
+    admissionReviewVersions: [v1]
+    sideEffects: None
+    failurePolicy: {{ $values.failurePolicy }}
+    reinvocationPolicy: {{ $values.reinvocationPolicy }}
+    timeoutSeconds: {{ $values.timeoutSeconds }}
+    matchPolicy: Equivalent
+    clientConfig:
+      {{- if eq (include "isolator.certificateFrom" .) "existing" }}
+      caBundle: {{ .Values.tls.caBundle | b64enc }}
+      {{- end }}
+      service:
+        name: {{ include "isolator.webhookService" . }}
+        namespace: {{ include "isolator.namespace" . }}
+        path: /mutate
+        port: {{ .Values.service.port }}
+    # Not UPDATE of pods: KAI's binder patches pods while it binds them.
+    rules:
+      - {apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [pods], scope: Namespaced}
+      - {apiGroups: [""], apiVersions: [v1], operations: [UPDATE], resources: [pods/ephemeralcontainers], scope: Namespaced}
+    namespaceSelector:
+      {{- include "isolator.namespaceSelector" . | nindent 6 }}
+    objectSelector:
+      {{- include "isolator.objectSelector" . | nindent 6 }}
+    matchConditions:
+      - name: asks-for-a-share
+        expression: |
+          ({{ include "isolator.asksByAnnotation" . | nindent 10 | trim }}) ||
+          {{- include "isolator.asksByResource" . | nindent 10 }}
+      - name: not-opted-out
+        expression: |
+          {{- include "isolator.notOptedOut" . | nindent 10 }}
+      - name: not-a-mirror-pod
+        expression: |
+          {{- include "isolator.notMirror" . | nindent 10 }}
+{{- end -}}
