@@ -118,8 +118,9 @@ def test_pods_may_be_yaml(tmp_path: Path, root: Path) -> None:
     [
         (None, ["--pods-file", "No such file"]),
         ("{", ["neither YAML nor JSON"]),
-        ("[1]", ["not a PodList"]),
-        ('{"items": [{"metadata": {"uid": 7}, "spec": {}}]}', ["not a PodList", "uid"]),
+        ("[1]", ["not a PodList", "accepted are PodList and List"]),
+        ('{"kind": "NodeList", "items": []}', ["not a PodList", "NodeList"]),
+        ('{"kind": "List", "items": [{"metadata": {"uid": 7}, "spec": {}}]}', ["not a PodList", "uid"]),
     ],
 )
 def test_wrong_pods_file_is_one_clear_line(tmp_path: Path, content: str | None, words: list[str]) -> None:

@@ -9,23 +9,48 @@ from pydantic import Field
 from isolator_core import names, settings
 from isolator_core.settings import Command, PathList, Settings
 from isolator_monitor import metrics, monitor
-from isolator_monitor.gpus import Nvml
+from isolator_monitor.node import Node
 from isolator_monitor.pods_file import PodsFile
-from isolator_monitor.readings import read_all
-from isolator_monitor.snapshot import Snapshot, snapshot
-from isolator_monitor.targets import targets
+from isolator_monitor.targets import Root, targets
+from isolator_monitor.view import Observer, View
+
+RESERVATION_NAMESPACE = "kai-resource-reservation"
+ONCE_PATIENCE_SECONDS = 10.0
 
 
-class SourceSettings(Settings):
-    """Where pods and regions are."""
+class NodeSettings(Settings):
+    """Where containers' files are on this node."""
 
-    pods_file: Path = Field(description="a Kubernetes PodList in YAML or JSON; `serve` reads it again when it changes")
+    kubelet_root: Path | None = Field(
+        None,
+        description="the kubelet's directory, for regions in emptyDir volumes and for limits, such as /var/lib/kubelet",
+    )
     region_root: PathList = Field(
-        (), description="directory with regions, ROOT/<pod uid>_<container>/usage.cache; may be repeated"
+        (),
+        description="directory of regions in hostPath volumes, ROOT/<pod uid>_<container>/usage.cache; may be repeated",
+    )
+    host_dir: Path | None = Field(
+        None, description="the directory on the host that holds libvgpu.so, to notice what stands in its place"
     )
 
 
-class ServeSettings(SourceSettings):
+class PodSettings(Settings):
+    """Which pods there are."""
+
+    pods_file: Path = Field(
+        description="a Kubernetes PodList in YAML or JSON, read again when it changes; regions of its containers are "
+        "also looked for by name"
+    )
+    container_dir: str = Field(names.CONTAINER_DIR, description="directory of libvgpu.so in containers")
+    reservation_namespace: str = Field(RESERVATION_NAMESPACE, description="namespace of KAI's reservation pods")
+    legacy_metrics: bool = Field(False, description="add upstream's metric names from before HAMi 2.9")
+
+
+class OnceSettings(PodSettings, NodeSettings):
+    """Settings of `once`."""
+
+
+class ServeSettings(OnceSettings):
     """Settings of `serve`."""
 
     listen_address: str = Field("0.0.0.0", description="address to listen on")
@@ -33,33 +58,38 @@ class ServeSettings(SourceSettings):
     update_interval: float = Field(5.0, gt=0, le=3600, description="seconds from one reading to the next")
 
 
-class _Node:
-    """This node, as the settings say to look at it."""
+class _Local:
+    """Pods and node read by this process."""
 
-    def __init__(self, chosen: SourceSettings) -> None:
+    def __init__(self, chosen: OnceSettings, patience_seconds: float) -> None:
         self._pods = PodsFile(chosen.pods_file)
-        self._roots = chosen.region_root
-        self._nvml = Nvml()
+        self._container_dir = chosen.container_dir
+        roots = {Root.KUBELET: [chosen.kubelet_root] if chosen.kubelet_root else [], Root.REGIONS: chosen.region_root}
+        self._node = Node(roots, chosen.host_dir, patience_seconds)
+        self._observer = Observer(chosen.container_dir, chosen.reservation_namespace)
 
-    def take(self) -> Snapshot:
-        pods = self._pods.pods()
-        return snapshot(pods, read_all(targets(pods), self._roots), self._nvml.gpus())
+    def take(self) -> View:
+        pods, confirmed = self._pods.pods()
+        reading = self._node.read(targets(pods, self._container_dir, by_name=True))
+        return self._observer.observe(pods, confirmed, reading)
 
 
-def _once(chosen: SourceSettings) -> int:
-    sys.stdout.write(metrics.render(_Node(chosen).take()).decode())
+def _once(chosen: OnceSettings) -> int:
+    view = _Local(chosen, ONCE_PATIENCE_SECONDS).take()
+    sys.stdout.write(metrics.render(metrics.families(view, legacy=chosen.legacy_metrics)).decode())
     return 0
 
 
 def _serve(chosen: ServeSettings) -> int:
-    node = _Node(chosen)
-    monitor.serve(monitor.Monitor(node.take), chosen.listen_address, chosen.listen_port, chosen.update_interval)
+    local = _Local(chosen, chosen.update_interval)
+    served = monitor.Monitor(local.take, chosen.update_interval, legacy=chosen.legacy_metrics)
+    monitor.serve(served, chosen.listen_address, chosen.listen_port)
     return 0
 
 
 COMMANDS: list[Command[Any]] = [
     Command("serve", "Serve the metrics of this node's containers over HTTP.", ServeSettings, _serve),
-    Command("once", "Print the metrics of now and end.", SourceSettings, _once),
+    Command("once", "Print the metrics of now and end.", OnceSettings, _once),
 ]
 
 

@@ -1,63 +1,88 @@
-"""Take snapshots, render each once, and hand out what was rendered last."""
+"""Take views, render each once, and hand out what was rendered last."""
 
 import signal
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
 
-from isolator_monitor import http_server, metrics
-from isolator_monitor.http_server import Answer
-from isolator_monitor.snapshot import Snapshot
+from isolator_core import http_server
+from isolator_core.http_server import Answer
+from isolator_monitor import metrics
+from isolator_monitor.view import View
 
 _log = structlog.get_logger()
+_END = b"# EOF\n"
 
 
 @dataclass(frozen=True)
 class Rendered:
-    """A snapshot as bytes."""
+    """A view as bytes, and when it was taken by the monotonic clock."""
 
     plain: bytes
     openmetrics: bytes
+    """Without the line that ends it."""
+    taken: float
 
 
 class Monitor:
-    """The last snapshot, rendered."""
+    """The last view, rendered."""
 
-    def __init__(self, take: Callable[[], Snapshot]) -> None:
+    def __init__(self, take: Callable[[], View], interval_seconds: float, *, legacy: bool) -> None:
         self._take = take
+        self._interval = interval_seconds
+        self._legacy = legacy
         self._rendered: Rendered | None = None
 
     def update(self) -> None:
-        """Take a snapshot and render it."""
-        snapshot = self._take()
-        self._rendered = Rendered(metrics.render(snapshot), metrics.render_openmetrics(snapshot))
+        """Take a view and render it."""
+        taken = time.monotonic()
+        view = self._take()
+        families = tuple(metrics.families(view, legacy=self._legacy))
+        self._rendered = Rendered(
+            metrics.render(families), metrics.render_openmetrics(families).removesuffix(_END), taken
+        )
+
+    def run(self, stop: threading.Event) -> None:
+        """Update at every interval until told to stop. What fails is logged, and what was seen last stays."""
+        while not stop.wait(self._interval):
+            try:
+                self.update()
+            except Exception:
+                _log.exception("update_failed")
 
     def answer(self, path: str, accept: str) -> Answer:
         """Answer a GET."""
         rendered = self._rendered
         if path == "/healthz":
             return http_server.text(200, "ok")
-        if path in ("/metrics", "/readyz"):
-            if rendered is None:
-                return http_server.text(503, "no snapshot has been taken yet")
-            if path == "/metrics":
-                return http_server.metrics_answer(accept, rendered.plain, rendered.openmetrics)
-            return http_server.text(200, "ok")
-        return http_server.text(404, "there is /metrics, /healthz and /readyz")
+        if path not in ("/metrics", "/readyz"):
+            return http_server.text(404, "there is /metrics, /healthz and /readyz")
+        if rendered is None:
+            return http_server.text(503, "the node has not been read yet")
+        age = time.monotonic() - rendered.taken
+        stale = age > 3 * self._interval + 10
+        if path == "/readyz":
+            return (
+                http_server.text(503, f"the last reading is {age:.0f} s old") if stale else http_server.text(200, "ok")
+            )
+        fresh = tuple(metrics.freshness(age, stale=stale))
+        if metrics.prefers_openmetrics(accept):
+            return metrics.openmetrics_answer(rendered.openmetrics + metrics.render_openmetrics(fresh))
+        return metrics.plain_answer(rendered.plain + metrics.render(fresh))
 
 
-def serve(monitor: Monitor, address: str, port: int, interval_seconds: float) -> None:
+def serve(monitor: Monitor, address: str, port: int) -> None:
     """Serve until SIGTERM or SIGINT."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    monitor.update()
     with http_server.make_server(address, port, monitor.answer) as server:
+        monitor.update()
         threading.Thread(target=server.serve_forever, daemon=True).start()
         _log.info("listening", address=address, port=server.server_address[1])
-        while not stop.wait(interval_seconds):
-            monitor.update()
+        monitor.run(stop)
         server.shutdown()
     _log.info("stopped")

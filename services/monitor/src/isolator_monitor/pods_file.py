@@ -1,10 +1,11 @@
 """Pods out of a file, read again when it changes."""
 
+import time
 from pathlib import Path
 
 import structlog
 
-from isolator_core.errors import SettingsError, UserError
+from isolator_core.errors import SettingsError
 from isolator_monitor.pods import Pod, parse_pods
 
 _log = structlog.get_logger()
@@ -14,32 +15,38 @@ class PodsFile:
     """The pods that a PodList file names."""
 
     def __init__(self, path: Path) -> None:
-        """Read it. Raises UserError if it is not there or not a PodList."""
+        """Read it. Raises SettingsError if it is not there or not a PodList."""
         self._path = path
         self._seen = self._identity()
-        self._pods = parse_pods(self._read(), str(path))
+        self._pods = self._parse()
+        self._confirmed = time.time()
+        self._said = ""
 
-    def pods(self) -> tuple[Pod, ...]:
-        """The pods of now. A file that has become wrong is logged, and the last good list stays."""
+    def pods(self) -> tuple[tuple[Pod, ...], float]:
+        """The pods of now, and when they were known to be right. A file that became wrong leaves the last good ones."""
         try:
             identity = self._identity()
             if identity != self._seen:
+                self._pods = self._parse()
                 self._seen = identity
-                self._pods = parse_pods(self._read(), str(self._path))
                 _log.info("pods_changed", file=str(self._path), pods=len(self._pods))
-        except UserError as error:
-            _log.warning("pods_file_wrong", error=str(error))
-        return self._pods
+            self._confirmed = time.time()
+            self._said = ""
+        except SettingsError as error:
+            if str(error) != self._said:
+                self._said = str(error)
+                _log.warning("pods_file_wrong", error=str(error))
+        return self._pods, self._confirmed
 
-    def _identity(self) -> tuple[int, int, int]:
+    def _identity(self) -> tuple[int, int, int, int]:
         try:
             found = self._path.stat()
         except OSError as error:
             raise SettingsError(f"--pods-file {self._path}: {error.strerror}") from error
-        return found.st_ino, found.st_size, found.st_mtime_ns
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
-    def _read(self) -> bytes:
+    def _parse(self) -> tuple[Pod, ...]:
         try:
-            return self._path.read_bytes()
+            return parse_pods(self._path.read_bytes(), str(self._path))
         except OSError as error:
             raise SettingsError(f"--pods-file {self._path}: {error.strerror}") from error

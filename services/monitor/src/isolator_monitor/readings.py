@@ -1,36 +1,59 @@
-"""Read the regions of containers below the roots that an operator named."""
+"""Read what the node has of containers, below the roots that an operator named."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from isolator_core.region import Kind, Region, RegionError, open_beneath, read_region
-from isolator_monitor.targets import Target
+from isolator_monitor.limit_files import LimitFiles, read_limit_files
+from isolator_monitor.targets import Place, Root, Target
+
+Roots = Mapping[Root, Sequence[Path]]
 
 
 class Reading(msgspec.Struct, frozen=True):
     """What was found of one container: a region, or why there is none."""
 
-    target: Target
+    uid: str
+    container: str
     region: Region | None
     error: Kind | None = None
     detail: str = ""
+    limit_files: LimitFiles | None = None
+    limits_error: str = ""
+    """Why the limits volume could not be read; empty if it was, or if there is none."""
 
 
-def read(target: Target, roots: Sequence[Path]) -> Reading:
-    """The container's region under the first root that has one."""
-    reading = Reading(target, None, Kind.ABSENT, "no region under any root")
-    for root in roots:
-        try:
-            with open_beneath(root, target.directory) as directory:
-                return Reading(target, read_region(directory))
-        except RegionError as error:
-            if error.kind is not Kind.ABSENT:
-                reading = Reading(target, None, error.kind, error.detail)
-    return reading
-
-
-def read_all(targets: Iterable[Target], roots: Sequence[Path]) -> tuple[Reading, ...]:
+def read_all(targets: Iterable[Target], roots: Roots) -> tuple[Reading, ...]:
     """Readings of all containers, in their order."""
-    return tuple(read(target, roots) for target in targets)
+    return tuple(_read(target, roots) for target in targets)
+
+
+def _read(target: Target, roots: Roots) -> Reading:
+    region, error, detail = _region(target.region, roots)
+    limit_files, limits_error = _limits(target.limits, roots)
+    return Reading(target.uid, target.container, region, error, detail, limit_files, limits_error)
+
+
+def _region(places: Sequence[Place], roots: Roots) -> tuple[Region | None, Kind | None, str]:
+    """The region in the first place that has one; of several things that are wrong, the last that is not absence."""
+    error, detail = Kind.ABSENT, "no region in any place"
+    for place in places:
+        for root in roots.get(place.root, ()):
+            try:
+                with open_beneath(root, *place.names) as directory:
+                    return read_region(directory), None, ""
+            except RegionError as failure:
+                if failure.kind is not Kind.ABSENT:
+                    error, detail = failure.kind, failure.detail
+    return None, error, detail
+
+
+def _limits(place: Place | None, roots: Roots) -> tuple[LimitFiles | None, str]:
+    if place is None or not roots.get(place.root):
+        return None, ""
+    try:
+        return read_limit_files(roots[place.root][0], place.names), ""
+    except RegionError as failure:
+        return None, failure.detail

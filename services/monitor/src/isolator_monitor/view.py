@@ -1,0 +1,67 @@
+"""What was seen at one moment, and what has added up since the monitor started."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from isolator_core.region import Kind
+from isolator_monitor import containers, protection
+from isolator_monitor.containers import ContainerState, Identities
+from isolator_monitor.node import NodeReading
+from isolator_monitor.pods import Pod
+from isolator_monitor.protection import Unprotected
+
+_NO_ERROR = ("", str(Kind.ABSENT), str(Kind.NOT_READY))
+
+
+@dataclass(frozen=True)
+class View:
+    """All that metrics, the page and the table are made of."""
+
+    node: NodeReading
+    containers: tuple[ContainerState, ...]
+    unprotected: tuple[Unprotected, ...]
+    pods: int
+    """Pods on this node that have not ended."""
+    pods_confirmed: float
+    """Unix seconds when the list of pods was last known to be right."""
+    memory_seconds: dict[tuple[str, str, int], float]
+    """Byte seconds held, by pod UID, container and device index."""
+    region_errors: dict[str, int]
+    """By kind."""
+
+
+@dataclass
+class Observer:
+    """Makes views. Keeps what must outlive one of them."""
+
+    container_dir: str
+    reservation_namespace: str
+    _identities: Identities = field(default_factory=Identities)
+    _memory_seconds: dict[tuple[str, str, int], float] = field(default_factory=dict)
+    _region_errors: Counter[str] = field(default_factory=Counter)
+    _last: float = 0.0
+
+    def observe(self, pods: Iterable[Pod], confirmed: float, node: NodeReading) -> View:
+        """The view of now. Memory held is counted from one view to the next."""
+        pods = tuple(pods)
+        states = containers.build(pods, node, self._identities, self.reservation_namespace)
+        elapsed = max(node.taken - self._last, 0.0) if self._last else 0.0
+        self._last = node.taken
+        kept = {}
+        for state in states:
+            if state.error not in _NO_ERROR:
+                self._region_errors[state.error] += 1
+            for device in state.devices:
+                key = (state.uid, state.container, device.index)
+                kept[key] = self._memory_seconds.get(key, 0.0) + (device.total or 0) * elapsed
+        self._memory_seconds = kept
+        return View(
+            node=node,
+            containers=states,
+            unprotected=protection.find(states, pods, self.container_dir, node.host_problem),
+            pods=sum(not pod.ended for pod in pods),
+            pods_confirmed=confirmed,
+            memory_seconds=kept,
+            region_errors=dict(self._region_errors),
+        )
