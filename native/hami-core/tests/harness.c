@@ -1,0 +1,112 @@
+#define _GNU_SOURCE
+#include "harness.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { TIME_LIMIT_SECONDS = 300, STATUS_FAILED = 1, STATUS_SKIPPED = 77 };
+
+static struct test *first, **last = &first;
+
+void test_register(struct test *test)
+{
+    *last = test;
+    last = &test->next;
+}
+
+void check_failed(const char *file, int line, const char *format, ...)
+{
+    va_list arguments;
+    printf("%s:%d: ", file, line);
+    va_start(arguments, format);
+    vprintf(format, arguments);
+    va_end(arguments);
+    putchar('\n');
+    exit(STATUS_FAILED);
+}
+
+void check_equal(const char *file, int line, const char *what, uint64_t got, uint64_t wanted)
+{
+    if (got != wanted)
+        check_failed(file, line, "%s is %llu, not %llu", what, (unsigned long long)got, (unsigned long long)wanted);
+}
+
+void check_text(const char *file, int line, const char *what, const char *got, const char *wanted)
+{
+    if (strcmp(got, wanted) != 0)
+        check_failed(file, line, "%s is \"%s\", not \"%s\"", what, got, wanted);
+}
+
+void check_has(const char *file, int line, const char *what, const char *got, const char *wanted)
+{
+    if (!strstr(got, wanted))
+        check_failed(file, line, "%s is \"%s\", without \"%s\"", what, got, wanted);
+}
+
+void skip(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vprintf(format, arguments);
+    va_end(arguments);
+    putchar('\n');
+    exit(STATUS_SKIPPED);
+}
+
+static int run(const struct test *test)
+{
+    int status;
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        setpgid(0, 0);
+        alarm(TIME_LIMIT_SECONDS);
+        test->run();
+        exit(0);
+    }
+    if (child < 0) {
+        perror("fork");
+        exit(STATUS_FAILED);
+    }
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR)
+        ;
+    kill(-child, SIGKILL); /* what the test started */
+    if (WIFSIGNALED(status))
+        printf("ended by signal %d\n", WTERMSIG(status));
+    return WIFEXITED(status) ? WEXITSTATUS(status) : STATUS_FAILED;
+}
+
+static bool chosen(const struct test *test, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++)
+        if (strstr(test->file, argv[i]) || strstr(test->name, argv[i]))
+            return true;
+    return argc == 1;
+}
+
+/* Arguments choose tests by a part of their file's or their own name. */
+int main(int argc, char **argv)
+{
+    unsigned passed = 0, failed = 0, skipped = 0;
+
+    signal(SIGPIPE, SIG_IGN);
+    for (const struct test *test = first; test; test = test->next) {
+        if (!chosen(test, argc, argv))
+            continue;
+        int status = run(test);
+        passed += status == 0;
+        skipped += status == STATUS_SKIPPED;
+        failed += status != 0 && status != STATUS_SKIPPED;
+        printf("%-8s%s %s\n", status == 0 ? "ok" : status == STATUS_SKIPPED ? "skipped" : "FAILED", test->file, test->name);
+    }
+    if (skipped)
+        printf("%u skipped\n", skipped);
+    printf("%u passed, %u failed\n", passed, failed);
+    return failed || passed + skipped == 0;
+}
