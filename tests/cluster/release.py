@@ -1,0 +1,103 @@
+"""The chart as a release on the test cluster, its services running from its own pod specs. A pytest plugin."""
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.cluster import node, programs
+from tests.cluster.client import Cluster, Object, wait_until
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.node import Node
+
+from isolator_testing.tools import require_root
+
+CHARTS = Path(__file__).parents[2] / "deploy" / "helm"
+UMBRELLA = CHARTS / "kai-resource-isolator"
+NAME = "kai-resource-isolator"
+NAMESPACE = "isolator"
+SERVICES = ("webhook", "vramd", "libsync", "monitor")
+WAIT_SECONDS = 120
+
+
+def app_version() -> str:
+    """Version that the chart's images have by default."""
+    return str(yaml.safe_load((UMBRELLA / "Chart.yaml").read_text())["appVersion"])
+
+
+def images() -> dict[str, node.Image]:
+    """The chart's images by the names that it gives them."""
+    return {
+        f"kai-resource-isolator-{name}:{app_version()}": node.service_image(f"isolator_{name}") for name in SERVICES
+    }
+
+
+@dataclass(frozen=True)
+class Release:
+    """An installed release."""
+
+    cluster: Cluster
+    node: Node
+    namespace: str
+
+    def helm(self, verb: str, *arguments: str, values: Mapping[str, Any] | None = None, version: int = 4) -> str:
+        """Run `helm VERB` on this release in its namespace; `values` go into a file of their own."""
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            json.dump(values or {}, file)
+            file.flush()
+            given = ["-f", file.name] if values is not None else []
+            return self.cluster.helm(verb, NAME, *arguments, "-n", self.namespace, *given, version=version)
+
+    def objects(self) -> list[Object]:
+        """What helm says that the release consists of."""
+        return [item for item in yaml.safe_load_all(self.helm("get", "manifest")) if item]
+
+
+def upgrade(release: Release, values: Mapping[str, Any], *arguments: str, version: int = 4) -> None:
+    """`helm upgrade --install --wait` with the umbrella chart. Raises AssertionError with the containers' logs."""
+    wait = ("--wait", f"--timeout={WAIT_SECONDS}s")
+    try:
+        release.helm("upgrade", str(UMBRELLA), "--install", *wait, *arguments, values=values, version=version)
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{release.node.logs()}") from error
+
+
+@contextmanager
+def installed(
+    cluster: Cluster, plane: ControlPlane, directory: Path, namespace: str, values: Mapping[str, Any]
+) -> Iterator[Release]:
+    """A release in a namespace of its own, for the time of a block."""
+    labels = {"pod-security.kubernetes.io/enforce": "privileged"}
+    with (
+        cluster.scratch_namespace(namespace, labels),
+        node.node(cluster, plane, directory, images(), [namespace], name=f"node-of-{namespace}") as running,
+    ):
+        release = Release(cluster, running, namespace)
+        upgrade(release, values)
+        try:
+            yield release
+        finally:
+            release.helm("uninstall", "--wait", f"--timeout={WAIT_SECONDS}s")
+
+
+@pytest.fixture(scope="session")
+def release(cluster: Cluster, plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
+    """The chart with its defaults and the monitor, in the namespace `isolator`."""
+    require_root()
+    for helm in ("helm4", "helm3"):
+        programs.ensure(helm)
+    directory = tmp_path_factory.mktemp("node")
+    with installed(cluster, plane, directory, NAMESPACE, DEFAULTS) as running:
+        webhook = {"kind": "MutatingWebhookConfiguration", "metadata": {"name": f"{NAME}-mutating"}}
+        wait_until(
+            lambda: "caBundle" in cluster.get(webhook).ok()["webhooks"][0]["clientConfig"], "the webhook's CA bundle"
+        )
+        yield running
+
+
+DEFAULTS: dict[str, Any] = {}
