@@ -17,6 +17,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from isolator_testing.regions import Card, RegionImage, Slot, Use, hold, write
+from isolator_testing.tools import require, require_root
 
 UUID = "GPU-00000000-0000-0000-0000-000000000001"
 WAIT_SECONDS = 30
@@ -177,7 +178,10 @@ def get(url: str, accept: str = "*/*") -> tuple[int, str, str]:
 
 def wait_for(url: str, wanted: float | None, key: tuple[str, frozenset[tuple[str, str]]]) -> None:
     deadline = time.monotonic() + WAIT_SECONDS
-    while series(get(url)[2]).get(key) != wanted:
+    while True:
+        status, _, body = get(url)
+        if status == 200 and series(body).get(key) == wanted:
+            return
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -219,3 +223,71 @@ def test_port_in_use_is_one_clear_line(tmp_path: Path, root: Path) -> None:
         done = run("serve", "--pods-file", pods, "--listen-address", "127.0.0.1", "--listen-port", port)
     assert done.returncode == 1
     assert f"cannot listen on 127.0.0.1:{port}" in done.stderr.splitlines()[-1]
+
+
+def test_reader_and_server_are_two_processes(tmp_path: Path, root: Path) -> None:
+    pods = write_pods(tmp_path / "pods.json", pod("a", "u-1", "main"))
+    path = tmp_path / "reader.sock"
+    with serving("--pods-file", pods, "--reader-socket", path) as (_, url):
+        assert get(f"{url}/metrics")[0] == 503
+        assert get(f"{url}/readyz")[0] == 503
+        assert get(f"{url}/healthz")[0] == 200
+        reader = subprocess.Popen(
+            [sys.executable, "-m", "isolator_monitor", "read", "--reader-socket", path, "--region-root", root],
+            env=environment({}),
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            with hold(root / "u-1_main" / "usage.lock", [1]):
+                wait_for(f"{url}/metrics", 1 << 30, container("hami_vgpu_memory_used_bytes"))
+            assert get(f"{url}/readyz")[0] == 200
+            reader.send_signal(signal.SIGTERM)
+            assert reader.wait(WAIT_SECONDS) == 0
+        finally:
+            reader.kill()
+            reader.wait()
+
+
+@pytest.mark.root
+def test_reader_needs_one_capability_and_the_server_no_root(tmp_path: Path, root: Path) -> None:
+    """As in the chart: the reader is uid 0 with nothing but DAC_READ_SEARCH, the server another user."""
+    require_root()
+    setpriv = require("setpriv", package="util-linux")
+    root.chmod(0o700)
+    for path in (root / "u-1_main", root / "u-1_main" / "usage.cache", root / "u-1_main" / "usage.lock"):
+        os.chown(path, 1000, 1000)
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    os.chown(shared, 65532, 65532)
+    pods = write_pods(tmp_path / "pods.json", pod("a", "u-1", "main"))
+    for parent in (tmp_path, *tmp_path.parents):
+        if parent.stat().st_uid == 0 and parent != Path("/"):
+            parent.chmod(parent.stat().st_mode | 0o055)
+    program = [sys.executable, "-m", "isolator_monitor"]
+    serve = [
+        setpriv, "--reuid=65532", "--regid=65532", "--clear-groups", "--bounding-set=-all", "--no-new-privs", *program,
+        "serve", "--listen-address", "127.0.0.1", "--listen-port", "0", "--update-interval", "0.1",
+        "--pods-file", pods, "--reader-socket", shared / "s",
+    ]  # fmt: skip
+    read = [
+        setpriv, "--bounding-set=-all,+dac_read_search", "--inh-caps=-all", "--no-new-privs", *program,
+        "read", "--reader-socket", shared / "s", "--region-root", root,
+    ]  # fmt: skip
+    with started(serve) as server, started(read) as reader, hold(root / "u-1_main" / "usage.lock", [1]) as owners:
+        port = next(entry["port"] for entry in map(json.loads, server.stderr or ()) if entry["event"] == "listening")
+        status = Path(f"/proc/{reader.pid}/status").read_text()
+        assert "CapEff:\t0000000000000004\n" in status
+        url = f"http://127.0.0.1:{port}/metrics"
+        wait_for(url, 1 << 30, container("hami_vgpu_memory_used_bytes"))
+        assert owners
+
+
+@contextmanager
+def started(command: list[str | Path]) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(command, env=environment({}), stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()

@@ -1,14 +1,17 @@
 """The program `isolator-monitor`: its commands and settings."""
 
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
+import structlog
 from pydantic import Field
 
 from isolator_core import names, settings
 from isolator_core.settings import Command, PathList, Settings
-from isolator_monitor import metrics, monitor
+from isolator_monitor import link, metrics, monitor
+from isolator_monitor.link import RemoteNode
 from isolator_monitor.node import Node
 from isolator_monitor.pods_file import PodsFile
 from isolator_monitor.targets import Root, targets
@@ -16,6 +19,9 @@ from isolator_monitor.view import Observer, View
 
 RESERVATION_NAMESPACE = "kai-resource-reservation"
 ONCE_PATIENCE_SECONDS = 10.0
+READER_PATIENCE_SECONDS = 30.0
+
+_log = structlog.get_logger()
 
 
 class NodeSettings(Settings):
@@ -55,17 +61,35 @@ class ServeSettings(OnceSettings):
 
     listen_address: str = Field("0.0.0.0", description="address to listen on")
     listen_port: int = Field(names.MONITOR_PORT, ge=0, le=65535, description="HTTP port; 0 takes a free one")
+    reader_socket: Path | None = Field(
+        None,
+        description="Unix socket to listen on for `read`, which then reads the node in place of this process",
+    )
     update_interval: float = Field(5.0, gt=0, le=3600, description="seconds from one reading to the next")
 
 
-class _Local:
-    """Pods and node read by this process."""
+class ReadSettings(NodeSettings):
+    """Settings of `read`."""
 
-    def __init__(self, chosen: OnceSettings, patience_seconds: float) -> None:
+    reader_socket: Path = Field(description="Unix socket on which `serve` listens")
+    nvml_patience: float = Field(5.0, gt=0, le=600, description="seconds after which NVML counts as hanging")
+
+
+def _node(chosen: NodeSettings, nvml_patience_seconds: float) -> Node:
+    for root in (*chosen.region_root, *((chosen.kubelet_root,) if chosen.kubelet_root else ())):
+        if not root.is_dir():
+            _log.warning("root_missing", root=str(root))
+    roots = {Root.KUBELET: [chosen.kubelet_root] if chosen.kubelet_root else [], Root.REGIONS: chosen.region_root}
+    return Node(roots, chosen.host_dir, nvml_patience_seconds)
+
+
+class _Views:
+    """Views of the node, whoever reads it."""
+
+    def __init__(self, chosen: PodSettings, node: Node | RemoteNode) -> None:
         self._pods = PodsFile(chosen.pods_file)
         self._container_dir = chosen.container_dir
-        roots = {Root.KUBELET: [chosen.kubelet_root] if chosen.kubelet_root else [], Root.REGIONS: chosen.region_root}
-        self._node = Node(roots, chosen.host_dir, patience_seconds)
+        self._node = node
         self._observer = Observer(chosen.container_dir, chosen.reservation_namespace)
 
     def take(self) -> View:
@@ -75,20 +99,34 @@ class _Local:
 
 
 def _once(chosen: OnceSettings) -> int:
-    view = _Local(chosen, ONCE_PATIENCE_SECONDS).take()
+    view = _Views(chosen, _node(chosen, ONCE_PATIENCE_SECONDS)).take()
     sys.stdout.write(metrics.render(metrics.families(view, legacy=chosen.legacy_metrics)).decode())
     return 0
 
 
 def _serve(chosen: ServeSettings) -> int:
-    local = _Local(chosen, chosen.update_interval)
-    served = monitor.Monitor(local.take, chosen.update_interval, legacy=chosen.legacy_metrics)
+    node: Node | RemoteNode
+    if chosen.reader_socket is None:
+        node = _node(chosen, chosen.update_interval)
+    else:
+        node = RemoteNode(chosen.reader_socket, max(3 * chosen.update_interval, READER_PATIENCE_SECONDS))
+    served = monitor.Monitor(_Views(chosen, node).take, chosen.update_interval, legacy=chosen.legacy_metrics)
     monitor.serve(served, chosen.listen_address, chosen.listen_port)
+    return 0
+
+
+def _read(chosen: ReadSettings) -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        link.answer(_node(chosen, chosen.nvml_patience), chosen.reader_socket)
+    except (SystemExit, KeyboardInterrupt):
+        _log.info("stopped")
     return 0
 
 
 COMMANDS: list[Command[Any]] = [
     Command("serve", "Serve the metrics of this node's containers over HTTP.", ServeSettings, _serve),
+    Command("read", "Read this node's files and GPUs for a server that asks over a socket.", ReadSettings, _read),
     Command("once", "Print the metrics of now and end.", OnceSettings, _once),
 ]
 

@@ -11,9 +11,11 @@ import structlog
 from isolator_core import http_server
 from isolator_core.http_server import Answer
 from isolator_monitor import metrics
+from isolator_monitor.link import LinkDown
 from isolator_monitor.view import View
 
 _log = structlog.get_logger()
+RETRY_SECONDS = 1.0
 _END = b"# EOF\n"
 
 
@@ -35,9 +37,24 @@ class Monitor:
         self._interval = interval_seconds
         self._legacy = legacy
         self._rendered: Rendered | None = None
+        self._said = ""
 
-    def update(self) -> None:
-        """Take a view and render it."""
+    def update(self) -> bool:
+        """Take a view and render it. What fails is logged, and what was seen last stays."""
+        try:
+            self._update()
+        except LinkDown as error:
+            if str(error) != self._said:
+                self._said = str(error)
+                _log.warning("node_not_read", error=self._said)
+            return False
+        except Exception:
+            _log.exception("update_failed")
+            return False
+        self._said = ""
+        return True
+
+    def _update(self) -> None:
         taken = time.monotonic()
         view = self._take()
         families = tuple(metrics.families(view, legacy=self._legacy))
@@ -45,13 +62,10 @@ class Monitor:
             metrics.render(families), metrics.render_openmetrics(families).removesuffix(_END), taken
         )
 
-    def run(self, stop: threading.Event) -> None:
-        """Update at every interval until told to stop. What fails is logged, and what was seen last stays."""
-        while not stop.wait(self._interval):
-            try:
-                self.update()
-            except Exception:
-                _log.exception("update_failed")
+    def run(self, stop: threading.Event, *, updated: bool) -> None:
+        """Update at every interval until told to stop; sooner after a failure. `updated` says how the last one went."""
+        while not stop.wait(self._interval if updated else min(self._interval, RETRY_SECONDS)):
+            updated = self.update()
 
     def answer(self, path: str, accept: str) -> Answer:
         """Answer a GET."""
@@ -80,9 +94,9 @@ def serve(monitor: Monitor, address: str, port: int) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     with http_server.make_server(address, port, monitor.answer) as server:
-        monitor.update()
+        updated = monitor.update()
         threading.Thread(target=server.serve_forever, daemon=True).start()
         _log.info("listening", address=address, port=server.server_address[1])
-        monitor.run(stop)
+        monitor.run(stop, updated=updated)
         server.shutdown()
     _log.info("stopped")

@@ -3,7 +3,7 @@
 import msgspec
 
 
-class Memory(msgspec.Struct, frozen=True):
+class Memory(msgspec.Struct, frozen=True, array_like=True):
     """Bytes that one process holds on one device. `total` is at least the sum of the parts."""
 
     context: int
