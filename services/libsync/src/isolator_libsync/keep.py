@@ -8,10 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import structlog
+
 from isolator_core.names import CONTAINERS_DIR
 from isolator_libsync.files import Attributes, Directory, NodeFile, examine, open_directory
 from isolator_libsync.findings import Finding, NotRight, cannot_read, cannot_write, noexec
-from isolator_libsync.replace import adjust, replace
+from isolator_libsync.replace import adjust, clear_leftovers, replace
+
+log = structlog.get_logger()
 
 _IN_PLACE = {"mode", "owner", "selinux_type"}
 """Findings for which the file need not be made anew."""
@@ -91,6 +95,7 @@ def examine_all(directory: Directory, wanted: Wanted) -> list[Finding]:
 
 def put_right(directory: Directory, wanted: Wanted) -> Outcome:
     """Make the node right as far as possible. The caller holds the directory."""
+    clear_leftovers(directory, wanted.files)
     before = examine_all(directory, wanted)
     if not before:
         return Outcome([])
@@ -182,8 +187,11 @@ def _repair_region_dir(directory: Directory) -> None:
 def _repair_file(directory: Directory, file: NodeFile) -> None:
     findings = examine(directory, file)
     if findings and all(finding.code in _IN_PLACE for finding in findings):
-        with contextlib.suppress(OSError):
+        try:
             adjust(directory, file)
-        findings = examine(directory, file)
+        except OSError as error:
+            log.info("not_adjusted", path=str(directory.path / file.name), error=error.strerror, then="replaced")
+        else:
+            findings = examine(directory, file)
     if findings:
         replace(directory, file)

@@ -14,7 +14,7 @@ class Metrics:
     """The series of one process, each from its start."""
 
     def __init__(self, node: Wanted) -> None:
-        disable_created_metrics()
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self._ready = Gauge(

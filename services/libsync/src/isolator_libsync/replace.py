@@ -6,11 +6,13 @@ import errno
 import os
 import stat
 import time
+from collections.abc import Iterable
 
 from isolator_libsync import selinux
 from isolator_libsync.files import MODE, Directory, NodeFile, examine
 from isolator_libsync.findings import Finding, NotRight, cannot_write
 
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _RENAME_EXCHANGE = 2
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -31,7 +33,15 @@ def replace(directory: Directory, file: NodeFile) -> None:
     try:
         _clear(directory, temporary)
         doing = "write"
-        _write(directory, temporary, file)
+        fd = os.open(temporary, _NEW_FILE, 0o600, dir_fd=directory.fd)
+        try:
+            _fill(fd, file)
+            doing = "sync"
+            os.fsync(fd)
+            # What is read back for the check then comes from the disk, not from memory.
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(fd)
         findings = examine(directory, file, temporary)
         if findings:
             raise NotRight(Finding(findings[0].code, path, f"the new file {findings[0].message}"))
@@ -42,8 +52,14 @@ def replace(directory: Directory, file: NodeFile) -> None:
     except OSError as error:
         raise NotRight(cannot_write(path, doing, error)) from error
     finally:
+        clear_leftovers(directory, [file])
+
+
+def clear_leftovers(directory: Directory, files: Iterable[NodeFile]) -> None:
+    """Remove what an attempt that was interrupted left. What cannot be removed is said when it is in the way."""
+    for file in files:
         with contextlib.suppress(OSError):
-            _clear(directory, temporary)
+            _clear(directory, temporary_name(file.name))
 
 
 def adjust(directory: Directory, file: NodeFile) -> None:
@@ -60,20 +76,12 @@ def adjust(directory: Directory, file: NodeFile) -> None:
         os.close(fd)
 
 
-def _write(directory: Directory, temporary: str, file: NodeFile) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(temporary, flags, 0o600, dir_fd=directory.fd)
-    try:
-        rest = memoryview(file.content)
-        while rest:
-            rest = rest[os.write(fd, rest) :]
-        os.fchmod(fd, MODE)
-        _set_attributes(fd, file)
-        os.fsync(fd)
-        # What is read back for the check then comes from the disk, not from memory.
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(fd)
+def _fill(fd: int, file: NodeFile) -> None:
+    rest = memoryview(file.content)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+    os.fchmod(fd, MODE)
+    _set_attributes(fd, file)
 
 
 def _set_attributes(fd: int, file: NodeFile) -> None:
