@@ -60,18 +60,3 @@ def test_unreadable_file_ends_with_2(tmp_path: Path, command: Run) -> None:
         assert done.returncode == 2
         assert done.stderr.startswith(f"isolator-vramd: cannot read --nodes-file {path}: ")
         assert word in done.stderr
-
-
-def test_basis_is_printed_for_people(tmp_path: Path, command: Run) -> None:
-    path = tmp_path / "nodes.yaml"
-    path.write_text("{kind: NodeList, items: [{metadata: {name: a, labels: {nvidia.com/gpu.memory: '15360'}}}]}")
-    done = command("basis", "--nodes-file", str(path))
-    assert (done.returncode, done.stdout) == (0, "15360 MiB (smallest of 1 nodes)\n")
-    done = command("basis", "--nodes-file", str(path), PER_GPU_VRAM_MIB="8192")
-    assert (done.returncode, done.stdout) == (0, "8192 MiB (PER_GPU_VRAM_MIB)\n")
-    done = command("basis", "--nodes-file", str(path), PER_GPU_VRAM_MIB="8Gi")
-    assert done.returncode == 2
-    assert "PER_GPU_VRAM_MIB" in done.stderr
-    path.write_text("{kind: NodeList, items: []}")
-    done = command("basis", "--nodes-file", str(path))
-    assert (done.returncode, done.stdout) == (1, "unknown: there is no GPU node that takes shares\n")

@@ -3,17 +3,24 @@
 import asyncio
 import signal
 import time
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import structlog
 from prometheus_client import CollectorRegistry
 from pydantic import Field
 
 from isolator_core import names, settings
+from isolator_core.errors import SettingsError, UserError
 from isolator_core.settings import Command, Settings
-from isolator_vramd import file_source, metrics
-from isolator_vramd.affinity import Constraints, parse_constraints
-from isolator_vramd.basis import Unknown
+from isolator_vramd import file_source, metrics, node_api, sources, tls
+from isolator_vramd.affinity import Constraints, Term, parse_constraints
+from isolator_vramd.basis import Answer, Unknown
+from isolator_vramd.cluster_source import ClusterSource
+from isolator_vramd.memory import Memory
+from isolator_vramd.selectors import constraints_of_pod, parse_selector
 from isolator_vramd.server import Server
 from isolator_vramd.store import NodeStore
 
@@ -25,7 +32,14 @@ _log = structlog.get_logger()
 class SourceSettings(Settings):
     """Where the nodes come from."""
 
-    nodes_file: Path = Field(description="a Kubernetes NodeList in YAML or JSON; `serve` follows its changes")
+    nodes_file: Path | None = Field(
+        None, description="a Kubernetes NodeList in YAML or JSON in place of a cluster; `serve` follows its changes"
+    )
+    kubeconfig: Path | None = Field(
+        None,
+        description="kubeconfig of the cluster; without it and without --nodes-file, the cluster that this runs in",
+    )
+    kube_context: str | None = Field(None, description="context of the kubeconfig; default its current one")
     per_gpu_vram_mib: int | None = Field(
         None, gt=0, le=2**40, validation_alias="PER_GPU_VRAM_MIB", description="MiB of one GPU; wins over every node"
     )
@@ -42,6 +56,42 @@ class ServeSettings(SourceSettings):
         le=65535,
         description="HTTP port of /metrics, /healthz and /readyz; 0 takes a free one",
     )
+    tls_cert_file: Path | None = Field(None, description="certificate chain (PEM); without it gRPC is not encrypted")
+    tls_key_file: Path | None = Field(None, description="private key of the certificate (PEM)")
+    tls_client_ca_file: Path | None = Field(
+        None, description="authority (PEM) that signs clients' certificates; with it clients without one are refused"
+    )
+
+
+class BasisSettings(SourceSettings):
+    """Settings of `basis`."""
+
+    selector: str = Field("", description="nodes by label, as kubectl takes it: pool=a100,zone in (a,b),!spot")
+    node_name: str = Field("", description="only this node")
+    pod: Path | None = Field(None, description="manifest of a pod; its node constraints count")
+
+
+def _check_source(settings: SourceSettings) -> None:
+    if settings.nodes_file and settings.kubeconfig:
+        raise SettingsError("--nodes-file and --kubeconfig are both given: one source is accepted")
+    if settings.kube_context and not settings.kubeconfig:
+        raise SettingsError("--kube-context is given without --kubeconfig")
+
+
+def _tls_files(settings: ServeSettings) -> tls.TlsFiles | None:
+    if settings.tls_cert_file and settings.tls_key_file:
+        return tls.TlsFiles(settings.tls_cert_file, settings.tls_key_file, settings.tls_client_ca_file)
+    if settings.tls_cert_file or settings.tls_key_file or settings.tls_client_ca_file:
+        raise SettingsError("--tls-cert-file and --tls-key-file go together, --tls-client-ca-file needs both")
+    return None
+
+
+def _follow(settings: ServeSettings, store: NodeStore, registry: CollectorRegistry) -> Coroutine[Any, Any, None]:
+    if settings.nodes_file is not None:
+        seen = file_source.load(settings.nodes_file, store)
+        return file_source.follow(settings.nodes_file, store, seen)
+    configuration = node_api.load_configuration(settings.kubeconfig, settings.kube_context)
+    return sources.follow_cluster(configuration, store, metrics.SourceMetrics(registry))
 
 
 async def _serve(settings: ServeSettings) -> None:
@@ -49,33 +99,38 @@ async def _serve(settings: ServeSettings) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    _check_source(settings)
+    files = _tls_files(settings)
+    credentials = None if files is None else tls.credentials(files)
     registry = CollectorRegistry()
     store = NodeStore(settings.per_gpu_vram_mib, time.monotonic)
     registry.register(metrics.StoreCollector(store, loop))
-    seen = file_source.load(settings.nodes_file, store)
-    server = Server(store, metrics.Calls(registry), settings.listen_address, settings.listen_port)
+    server = Server(store, metrics.Calls(registry), settings.listen_address, settings.listen_port, credentials)
     http = metrics.serve(registry, store, settings.listen_address, settings.metrics_port)
+    following = asyncio.ensure_future(_follow(settings, store, registry))
+    stopping = asyncio.ensure_future(stop.wait())
     serving = loop.run_in_executor(None, http.serve_forever)
-    tasks = [
-        asyncio.create_task(stop.wait()),
-        asyncio.create_task(file_source.follow(settings.nodes_file, store, seen)),
-    ]
-    try:
-        await server.start()
-        _log.info("listening", address=settings.listen_address, port=server.port, metrics_port=http.server_address[1])
-        health = asyncio.create_task(server.follow_health())
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        health.cancel()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await server.stop(STOP_GRACE_SECONDS)
-        http.shutdown()
-        http.server_close()
-        await serving
+    await server.start()
+    health = asyncio.ensure_future(server.follow_health())
+    _log.info(
+        "listening",
+        address=settings.listen_address,
+        port=server.port,
+        metrics_port=http.server_address[1],
+        gpu_nodes=len(store.index),
+        tls="off" if files is None else "mutual" if files.client_ca else "server",
+    )
+    await asyncio.wait((following, stopping), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    health.cancel()
+    await server.stop(STOP_GRACE_SECONDS)
+    http.shutdown()
+    http.server_close()
+    await serving
     _log.info("stopped")
-    for task in done:
-        task.result()
+    if following.done():
+        following.result()
+    following.cancel()
 
 
 def serve(settings: ServeSettings) -> int:
@@ -84,16 +139,66 @@ def serve(settings: ServeSettings) -> int:
     return 0
 
 
-def basis(settings: SourceSettings) -> int:
-    """Print the basis for people: the figure on standard output, or 1 and the reason where it is unknown."""
-    store = NodeStore(settings.per_gpu_vram_mib, time.monotonic)
-    store.replace(file_source.read_nodes(settings.nodes_file))
-    answer = store.answer(parse_constraints(Constraints()))
+def _constraints(settings: BasisSettings) -> Constraints:
+    if sum(map(bool, (settings.selector, settings.node_name, settings.pod))) > 1:
+        raise SettingsError("--selector, --node-name and --pod: one of them is accepted")
+    if settings.pod is not None:
+        try:
+            return constraints_of_pod(settings.pod.read_bytes())
+        except OSError as error:
+            raise SettingsError(f"cannot read --pod {settings.pod}: {error.strerror}") from error
+        except ValueError as error:
+            raise SettingsError(f"--pod {settings.pod}: {error}") from error
+    try:
+        requirements = parse_selector(settings.selector)
+    except ValueError as error:
+        raise SettingsError(f"--selector: {error}") from error
+    terms = (Term(match_expressions=requirements),) if requirements else None
+    return Constraints(terms=terms, node_name=settings.node_name)
+
+
+def _read_once(settings: BasisSettings, store: NodeStore) -> str:
+    """Read the nodes and say where from."""
+    if settings.nodes_file is not None:
+        file_source.load(settings.nodes_file, store)
+        return str(settings.nodes_file)
+    configuration = node_api.load_configuration(settings.kubeconfig, settings.kube_context)
+    api = node_api.NodeApi(configuration)
+    try:
+        ClusterSource(api, store, metrics.SourceMetrics(CollectorRegistry()), wait=lambda _seconds: True).list()
+    except (node_api.ApiError, node_api.Gone, msgspec.DecodeError) as error:
+        raise UserError(f"cannot read the nodes of {configuration.host}: {error}") from error
+    finally:
+        api.close()
+    return str(configuration.host)
+
+
+def _describe(answer: Answer, source: str, store: NodeStore, eligible: int) -> list[tuple[str, str]]:
     if isinstance(answer, Unknown):
-        print(f"unknown: {answer.reason}")
-        return 1
-    print(f"{answer.basis_mib} MiB ({'PER_GPU_VRAM_MIB' if answer.override else f'smallest of {answer.nodes} nodes'})")
-    return 0
+        lines = [("basis", f"unknown: {answer.reason}")]
+    elif answer.override:
+        return [("basis", f"{answer.basis_mib} MiB"), ("source", "PER_GPU_VRAM_MIB")]
+    else:
+        lines = [("basis", f"{answer.basis_mib} MiB"), ("nodes", f"{answer.nodes} of {len(store.index)} GPU nodes")]
+        lines += [("", f"{count} × {mib} MiB") for mib, count in answer.distribution]
+        lines.append(("heterogeneous", "yes" if answer.heterogeneous else "no"))
+    silent = [node for node in store.index.nodes(eligible) if not isinstance(node.memory, Memory)]
+    for position, node in enumerate(sorted(silent, key=lambda node: node.name)):
+        assert not isinstance(node.memory, Memory)
+        lines.append(("not counted" if position == 0 else "", f"{node.name}: {node.memory.reason}"))
+    return [*lines, ("source", source)]
+
+
+def basis(settings: BasisSettings) -> int:
+    """Print the answer for people. Returns 1 where the basis is unknown."""
+    _check_source(settings)
+    constraints = parse_constraints(_constraints(settings))
+    store = NodeStore(settings.per_gpu_vram_mib, time.monotonic)
+    source = _read_once(settings, store)
+    answer = store.answer(constraints)
+    for name, text in _describe(answer, source, store, store.index.eligible(constraints)):
+        print(f"{name:<14}{text}")
+    return 1 if isinstance(answer, Unknown) else 0
 
 
 def main() -> int:
@@ -104,6 +209,6 @@ def main() -> int:
         "Tells the basis: the memory of the smallest GPU that a pod can land on.",
         [
             Command("serve", "Answer over gRPC until SIGTERM.", ServeSettings, serve),
-            Command("basis", "Print the basis of a file of nodes.", SourceSettings, basis),
+            Command("basis", "Print the basis, for all nodes or those that a pod can land on.", BasisSettings, basis),
         ],
     )

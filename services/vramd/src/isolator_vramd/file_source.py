@@ -40,7 +40,7 @@ def decode_nodes(content: bytes) -> list[Node]:
     if kind not in ("NodeList", "List", "Node"):
         raise ValueError(f"kind is {kind!r}; accepted are NodeList, List and Node")
     try:
-        nodes = [msgspec.convert(raw, Node)] if kind == "Node" else msgspec.convert(raw, NodeList).items
+        nodes = [msgspec.convert(raw, Node)] if kind == "Node" else msgspec.convert(raw, NodeList).items or []
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from error
     seen = set()

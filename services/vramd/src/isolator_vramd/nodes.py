@@ -56,7 +56,7 @@ class ListMetadata(msgspec.Struct, rename="camel"):
 class NodeList(msgspec.Struct):
     """A NodeList, or the List that `kubectl get nodes -o yaml` prints."""
 
-    items: list[Node]
+    items: list[Node] | None
     metadata: ListMetadata = msgspec.field(default_factory=ListMetadata)
     kind: str = "NodeList"
 

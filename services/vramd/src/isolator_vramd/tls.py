@@ -1,0 +1,96 @@
+"""The server's certificate, and the authority of its clients where mutual TLS is wanted; read anew when they change."""
+
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import grpc
+import structlog
+
+from isolator_core.errors import SettingsError
+
+_log = structlog.get_logger()
+
+Identity = tuple[tuple[int, int, int, int] | None, ...]
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """PEM files. With `client_ca` a client must show a certificate that this authority signed."""
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+
+    def paths(self) -> tuple[Path, ...]:
+        """All files that are read."""
+        return (self.certificate, self.key) if self.client_ca is None else (self.certificate, self.key, self.client_ca)
+
+    def identity(self) -> Identity:
+        """What changes when a file is replaced, through links as Secret volumes use them."""
+        return tuple(map(_identity, self.paths()))
+
+
+def _identity(path: Path) -> tuple[int, int, int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def load(files: TlsFiles) -> grpc.ServerCertificateConfiguration:
+    """Read and check the files. Raises SettingsError that names the file and what is wrong with it."""
+    for path in files.paths():
+        try:
+            path.read_bytes()
+        except OSError as error:
+            raise SettingsError(f"cannot read {path}: {error.strerror}") from error
+    # gRPC says nothing of what is wrong with a certificate: it refuses every client.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(files.certificate, files.key, password=_no_password)
+    except (ssl.SSLError, ValueError) as error:
+        raise SettingsError(f"{files.certificate} and {files.key} are no certificate and its key: {error}") from error
+    if files.client_ca is not None:
+        try:
+            context.load_verify_locations(files.client_ca)
+        except ssl.SSLError as error:
+            raise SettingsError(f"{files.client_ca} holds no certificate: {error}") from error
+    return grpc.ssl_server_certificate_configuration(
+        [(files.key.read_bytes(), files.certificate.read_bytes())],
+        None if files.client_ca is None else files.client_ca.read_bytes(),
+    )
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted")
+
+
+def credentials(files: TlsFiles) -> grpc.ServerCredentials:
+    """Credentials that follow the files: each handshake looks whether they changed. Wrong new files are logged and the
+    last valid ones stay in use. Raises SettingsError if they are wrong now."""
+    seen = files.identity()
+    initial = load(files)
+
+    def renewed() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal seen
+        now = files.identity()
+        if now == seen:
+            return None
+        try:
+            configuration = load(files)
+        except SettingsError as error:
+            _log.error("certificate_refused", error=str(error), kept="the certificate in use")
+            return None
+        seen = now
+        _log.info("certificate_loaded", file=str(files.certificate))
+        return configuration
+
+    # None, for "as before", is part of gRPC's contract and not of its type stubs.
+    fetch = cast("Callable[[], grpc.ServerCertificateConfiguration]", renewed)
+    return grpc.dynamic_ssl_server_credentials(
+        initial, fetch, require_client_authentication=files.client_ca is not None
+    )
