@@ -78,6 +78,11 @@ def bind(source: Path, target: Path, *, read_only: bool) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         if not target.exists():
             target.touch()
+    # An image's files are within reach of whoever runs in the container, wherever this machine keeps them.
+    for parent in target.parents:
+        mode = parent.stat().st_mode
+        if mode & 0o011 != 0o011:
+            parent.chmod(mode | 0o011)
     mount(source, target, flags=MS_BIND)
     if read_only:
         make_read_only(target)

@@ -9,19 +9,16 @@ from tests.node.runtime import Bind
 
 RUNTIME_CLASS = "nvidia"
 DRIVER_DIRECTORY = "/usr/local/nvidia/lib64"
+STATE = "state"
 
 
 @dataclass(frozen=True)
 class Driver:
-    """The node's driver: a directory with `libcuda.so.1`, `libnvidia-ml.so.1` and what they read, and its state.
+    """The node's driver. The loader finds it by its cache, so a process without any environment has it too."""
 
-    The loader finds the libraries by its cache, so a process without any environment has them too.
-    """
-
-    libraries: Path
-    """Bound read-only at DRIVER_DIRECTORY."""
-    state: Path
-    """Directory of what the driver shares between processes, writable, at the same path in every container."""
+    directory: Path
+    """`libcuda.so.1`, `libnvidia-ml.so.1` and what they read, bound read-only at DRIVER_DIRECTORY, but for `state`
+    below it, which all processes of the node share."""
     gpus: Sequence[str]
     """UUIDs of the node's GPUs, which is what KAI writes to NVIDIA_VISIBLE_DEVICES."""
 
@@ -41,6 +38,6 @@ def give(driver: Driver, environment: Mapping[str, str]) -> tuple[list[Bind], li
             f"NVIDIA_VISIBLE_DEVICES is {wanted}, the GPUs of this node are {','.join(driver.gpus)}",
         )
     return [
-        Bind(driver.libraries, DRIVER_DIRECTORY, read_only=True),
-        Bind(driver.state, str(driver.state), read_only=False),
+        Bind(driver.directory, DRIVER_DIRECTORY, read_only=True),
+        Bind(driver.directory / STATE, f"{DRIVER_DIRECTORY}/{STATE}", read_only=False),
     ], [DRIVER_DIRECTORY]

@@ -1,0 +1,1 @@
+"""The demo: the pods of `examples/` through every part, on a fake GPU. `python -m tests.demo --help`."""
