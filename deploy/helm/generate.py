@@ -18,13 +18,13 @@ HERE = Path(__file__).parent
 UMBRELLA = HERE / "kai-resource-isolator"
 EVERYWHERE = (
     "nameOverride", "fullnameOverride", "namespaceOverride", "global", "image", "logLevel", "commonLabels",
-    "commonAnnotations", "rbac", "networkPolicy",
+    "commonAnnotations", "metrics", "rbac", "networkPolicy",
 )  # fmt: skip
 THIN = {
     "webhook": ("paths", "kai", "service", "policies", "priorityQuota", "tls", "webhook"),
     "vramd": ("vramd",),
     "libsync": ("paths", "priorityQuota", "librarySync"),
-    "monitor": ("paths", "priorityQuota", "monitor"),
+    "monitor": ("paths", "kai", "priorityQuota", "monitor"),
 }
 OFF_IN_UMBRELLA = "# Install the monitor.\n  enabled: false"
 BEGIN, END = "<!-- values -->\n", "<!-- end of values -->\n"

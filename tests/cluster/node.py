@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -440,12 +440,3 @@ def _write_in_place(path: Path, text: str) -> None:
 def _write_files(target: Path, files: Mapping[str, bytes]) -> None:
     target.mkdir(parents=True, exist_ok=True)
     projection.write(target, {name: projection.File(content, 0o644) for name, content in files.items()})
-
-
-@contextlib.contextmanager
-def node(
-    cluster: Cluster, plane: ControlPlane, root: Path, images: Mapping[str, Image], namespaces: Sequence[str]
-) -> Iterator[Node]:
-    """A node for the time of a block; `root` is an empty directory."""
-    with Node(cluster, plane, root, images, namespaces) as running:
-        yield running

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.cluster import node, programs
-from tests.cluster.client import Cluster, Object, wait_until
+from tests.cluster import certificates
+from tests.cluster.client import Cluster, Object
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.node import Node
+from tests.cluster.node import Node, service_image
+from tests.node.runtime import Image
 
 from isolator_testing.tools import require_root
 
@@ -30,11 +31,9 @@ def app_version() -> str:
     return str(yaml.safe_load((UMBRELLA / "Chart.yaml").read_text())["appVersion"])
 
 
-def images() -> dict[str, node.Image]:
+def images() -> dict[str, Image]:
     """The chart's images by the names that it gives them."""
-    return {
-        f"kai-resource-isolator-{name}:{app_version()}": node.service_image(f"isolator_{name}") for name in SERVICES
-    }
+    return {f"kai-resource-isolator-{name}:{app_version()}": service_image(f"isolator_{name}") for name in SERVICES}
 
 
 @dataclass(frozen=True)
@@ -73,31 +72,35 @@ def installed(
 ) -> Iterator[Release]:
     """A release in a namespace of its own, for the time of a block."""
     labels = {"pod-security.kubernetes.io/enforce": "privileged"}
+    certificate_directory = directory / "certificate"
+    certificate_directory.mkdir()
+    node_root = directory / "root"
+    node_root.mkdir()
+    directory.chmod(0o755)
     with (
         cluster.scratch_namespace(namespace, labels),
-        node.node(cluster, plane, directory, images(), [namespace], name=f"node-of-{namespace}") as running,
+        Node(cluster, plane, node_root, images(), [namespace], name=f"node-of-{namespace}") as running,
     ):
         release = Release(cluster, running, namespace)
-        upgrade(release, values)
+        upgrade(release, {**certificate_values(cluster, certificate_directory, namespace), **values})
         try:
             yield release
         finally:
             release.helm("uninstall", "--wait", f"--timeout={WAIT_SECONDS}s")
 
 
+def certificate_values(cluster: Cluster, directory: Path, namespace: str) -> dict[str, Any]:
+    """A certificate of a test authority as a Secret of the namespace, and the values that name it."""
+    authority = certificates.authority(directory)
+    certificate, key = authority.issue(f"{NAME}-webhook.{namespace}.svc")
+    secret = {"kind": "Secret", "type": "kubernetes.io/tls", "metadata": {"name": "test-tls", "namespace": namespace}}
+    cluster.create(secret | {"apiVersion": "v1", "stringData": {"tls.crt": certificate, "tls.key": key}}).ok()
+    return {"tls": {"existingSecret": "test-tls", "caBundle": authority.certificate}}
+
+
 @pytest.fixture(scope="session")
 def release(cluster: Cluster, plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
-    """The chart with its defaults and the monitor, in the namespace `isolator`."""
+    """The chart with its defaults, in the namespace `isolator`."""
     require_root()
-    for helm in ("helm4", "helm3"):
-        programs.ensure(helm)
-    directory = tmp_path_factory.mktemp("node")
-    with installed(cluster, plane, directory, NAMESPACE, DEFAULTS) as running:
-        webhook = {"kind": "MutatingWebhookConfiguration", "metadata": {"name": f"{NAME}-mutating"}}
-        wait_until(
-            lambda: "caBundle" in cluster.get(webhook).ok()["webhooks"][0]["clientConfig"], "the webhook's CA bundle"
-        )
+    with installed(cluster, plane, tmp_path_factory.mktemp("node"), NAMESPACE, {}) as running:
         yield running
-
-
-DEFAULTS: dict[str, Any] = {}

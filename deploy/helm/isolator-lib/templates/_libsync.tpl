@@ -4,6 +4,7 @@
 {{- $part := dict "root" . "part" "libsync" -}}
 {{- $values := .Values.librarySync -}}
 {{- $name := include "isolator.workload" $part -}}
+{{- $marks := or $values.nodeLabel $values.nodeCondition -}}
 {{ include "isolator.serviceAccountObject" $part }}
 ---
 apiVersion: apps/v1
@@ -23,32 +24,83 @@ spec:
     metadata:
       {{- include "isolator.podMetadata" $part | nindent 6 }}
     spec:
-      {{- include "isolator.podSpec" $part | nindent 6 }}
+      {{- include "isolator.podSpec" (merge (dict "token" (not (empty $marks))) $part) | nindent 6 }}
       containers:
         - name: libsync
-          # Files on the node belong to root, so that no pod that is not root can change them.
+          # root, since the files on the node belong to root, and without any capability.
           {{- include "isolator.containerCommon" (merge (dict "security" (dict "runAsUser" 0 "runAsGroup" 0)) $part) | nindent 10 }}
           args:
             - run
             - --log-level={{ .Values.logLevel }}
+            - --listen-port={{ $values.metricsPort }}
             - --host-dir={{ .Values.paths.hostDir }}
             - --container-dir={{ .Values.paths.containerVgpuMount }}
+            {{- with $values.seLinuxType }}
+            - --selinux-type={{ . }}
+            {{- end }}
+            {{- if $values.checkNodeLibc }}
+            - --host-root=/host
+            {{- end }}
+            {{- if $marks }}
+            - --node-name=$(NODE_NAME)
+            {{- end }}
+            {{- with $values.nodeLabel }}
+            - --node-label={{ . }}
+            {{- end }}
+            {{- with $values.nodeCondition }}
+            - --node-condition={{ . }}
+            {{- end }}
             {{- range $values.extraArgs }}
             - {{ . | quote }}
             {{- end }}
-          {{- with $values.extraEnv }}
           env:
+            - name: NODE_NAME
+              valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
+            {{- with $values.extraEnv }}
             {{- toYaml . | nindent 12 }}
-          {{- end }}
+            {{- end }}
+          ports:
+            - {name: metrics, containerPort: {{ $values.metricsPort }}, protocol: TCP}
+          startupProbe:
+            httpGet: {path: /healthz, port: metrics}
+            periodSeconds: 1
+            failureThreshold: 60
+          livenessProbe:
+            httpGet: {path: /healthz, port: metrics}
+            periodSeconds: 10
+            timeoutSeconds: 5
+          readinessProbe:
+            httpGet: {path: /readyz, port: metrics}
+            periodSeconds: 5
+            timeoutSeconds: 5
           volumeMounts:
             - {name: host, mountPath: {{ .Values.paths.hostDir }}}
+            {{- if $values.checkNodeLibc }}
+            - {name: root, mountPath: /host, readOnly: true}
+            {{- end }}
             {{- with $values.extraVolumeMounts }}
             {{- toYaml . | nindent 12 }}
             {{- end }}
       volumes:
         - name: host
           hostPath: {path: {{ .Values.paths.hostDir }}, type: DirectoryOrCreate}
+        {{- if $values.checkNodeLibc }}
+        - name: root
+          hostPath: {path: /, type: Directory}
+        {{- end }}
         {{- with $values.extraVolumes }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
+{{- if and $marks .Values.rbac.create }}
+{{ include "isolator.clusterRole" (merge (dict "rules" (include "isolator.libsyncRules" $values)) $part) }}
+{{- end }}
+{{ include "isolator.podMonitor" $part }}
+{{ include "isolator.metricsPolicy" $part }}
+{{- end -}}
+
+{{- define "isolator.libsyncRules" -}}
+- {apiGroups: [""], resources: [nodes], verbs: [{{ if .nodeLabel }}get, patch{{ else }}get{{ end }}]}
+{{- if .nodeCondition }}
+- {apiGroups: [""], resources: [nodes/status], verbs: [patch]}
+{{- end }}
 {{- end -}}

@@ -65,11 +65,28 @@ image: {{ include "isolator.image" . | quote }}
 imagePullPolicy: {{ include "isolator.pullPolicy" . }}
 securityContext:
   {{- $strict := dict "allowPrivilegeEscalation" false "readOnlyRootFilesystem" true "capabilities" (dict "drop" (list "ALL")) }}
-  {{- toYaml (mergeOverwrite $strict (.security | default dict) ($values.securityContext | default dict)) | nindent 2 }}
+  {{- $context := mergeOverwrite $strict (.security | default dict) ($values.securityContext | default dict) }}
+  {{- /* The API refuses a privileged container that may not gain privileges. */}}
+  {{- if $context.privileged }}{{ $_ := unset $context "allowPrivilegeEscalation" }}{{ end }}
+  {{- toYaml $context | nindent 2 }}
 {{- with $values.resources }}
 resources:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- end -}}
+
+{{/* A Go duration such as 1m30s, 5s or 500ms in seconds: dict path, value. */}}
+{{- define "isolator.seconds" -}}
+{{- $text := toString .value -}}
+{{- if not (regexMatch "^([0-9]+(\\.[0-9]+)?(h|m|s|ms))+$" $text) -}}
+{{- fail (printf "%s is %q: accepted is a time such as 5s, 500ms or 1m30s" .path $text) -}}
+{{- end -}}
+{{- $total := 0.0 -}}
+{{- range regexFindAll "[0-9]+(\\.[0-9]+)?(h|ms|m|s)" $text -1 -}}
+{{- $unit := regexFind "[a-z]+$" . -}}
+{{- $total = addf $total (mulf (trimSuffix $unit . | float64) (get (dict "h" 3600 "m" 60 "s" 1 "ms" 0.001) $unit)) -}}
+{{- end -}}
+{{- $total -}}
 {{- end -}}
 
 {{- define "isolator.nonRoot" -}}

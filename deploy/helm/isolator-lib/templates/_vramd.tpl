@@ -25,8 +25,9 @@ spec:
             - serve
             - --log-level={{ .Values.logLevel }}
             - --listen-port={{ $values.port }}
+            - --metrics-port={{ $values.metricsPort }}
             {{- if $values.perGpuVramMib }}
-            - --per-gpu-vram-mib={{ $values.perGpuVramMib }}
+            - --per-gpu-vram-mib={{ int64 $values.perGpuVramMib }}
             {{- end }}
             {{- range $values.extraArgs }}
             - {{ . | quote }}
@@ -37,16 +38,17 @@ spec:
           {{- end }}
           ports:
             - {name: grpc, containerPort: {{ $values.port }}, protocol: TCP}
+            - {name: metrics, containerPort: {{ $values.metricsPort }}, protocol: TCP}
           startupProbe:
-            grpc: {port: {{ $values.port }}}
+            httpGet: {path: /healthz, port: metrics}
             periodSeconds: 1
             failureThreshold: 60
           livenessProbe:
-            grpc: {port: {{ $values.port }}}
+            httpGet: {path: /healthz, port: metrics}
             periodSeconds: 10
             timeoutSeconds: 5
           readinessProbe:
-            grpc: {port: {{ $values.port }}, service: isolator.vram.v1.Vram}
+            httpGet: {path: /readyz, port: metrics}
             periodSeconds: 2
             timeoutSeconds: 2
           {{- with $values.extraVolumeMounts }}
@@ -71,38 +73,17 @@ spec:
   ports:
     - {name: grpc, port: {{ $values.port }}, targetPort: grpc, protocol: TCP, appProtocol: grpc}
 {{- if .Values.rbac.create }}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata:
-  {{- include "isolator.metadata" (merge (dict "name" (printf "%s-%s" $name (include "isolator.namespace" .)) "cluster" true) $part) | nindent 2 }}
-rules:
-  - {apiGroups: [""], resources: [nodes], verbs: [list, watch]}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata:
-  {{- include "isolator.metadata" (merge (dict "name" (printf "%s-%s" $name (include "isolator.namespace" .)) "cluster" true) $part) | nindent 2 }}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: {{ printf "%s-%s" $name (include "isolator.namespace" .) }}}
-subjects:
-  - {kind: ServiceAccount, name: {{ include "isolator.serviceAccount" $part }}, namespace: {{ include "isolator.namespace" . }}}
+{{ include "isolator.clusterRole" (merge (dict "rules" "- {apiGroups: [\"\"], resources: [nodes], verbs: [list, watch]}") $part) }}
 {{- end }}
-{{- if .Values.networkPolicy.enabled }}
----
-apiVersion: networking.k8s.io/v1
-kind: NetworkPolicy
-metadata:
-  {{- include "isolator.metadata" (merge (dict "name" $name) $part) | nindent 2 }}
-spec:
-  podSelector:
-    matchLabels:
-      {{- include "isolator.selector" $part | nindent 6 }}
-  policyTypes: [Ingress]
-  ingress:
-    - ports: [{port: grpc, protocol: TCP}]
-      from:
-        - podSelector:
-            matchLabels: {app.kubernetes.io/part-of: kai-resource-isolator, app.kubernetes.io/component: webhook}
-          namespaceSelector: {}
-{{- end }}
+{{ include "isolator.podMonitor" $part }}
+{{ include "isolator.metricsPolicy" (merge (dict "ports" (include "isolator.vramdPorts" .)) $part) }}
+{{- end -}}
+
+{{/* Only webhooks of this project, in any namespace, ask vramd. */}}
+{{- define "isolator.vramdPorts" -}}
+- ports: [{port: grpc, protocol: TCP}]
+  from:
+    - podSelector:
+        matchLabels: {app.kubernetes.io/part-of: kai-resource-isolator, app.kubernetes.io/component: webhook}
+      namespaceSelector: {}
 {{- end -}}

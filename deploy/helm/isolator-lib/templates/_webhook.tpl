@@ -46,21 +46,13 @@ spec:
 {{ include "isolator.webhookCertificate" . }}
 {{ include "isolator.webhookConfiguration" . }}
 {{ include "isolator.policies" . }}
-{{- if .Values.networkPolicy.enabled }}
----
-apiVersion: networking.k8s.io/v1
-kind: NetworkPolicy
-metadata:
-  {{- include "isolator.metadata" (merge (dict "name" (include "isolator.workload" $part)) $part) | nindent 2 }}
-spec:
-  podSelector:
-    matchLabels:
-      {{- include "isolator.selector" $part | nindent 6 }}
-  policyTypes: [Ingress]
-  ingress:
-    # The API server's address is not known to a chart and often not a pod's, so the port is open to all.
-    - ports: [{port: https, protocol: TCP}]
-{{- end }}
+{{ include "isolator.podMonitor" $part }}
+{{ include "isolator.metricsPolicy" (merge (dict "ports" (include "isolator.webhookPorts" .)) $part) }}
+{{- end -}}
+
+{{/* The API server's address is not known to a chart and often not a pod's, so the port is open to all. */}}
+{{- define "isolator.webhookPorts" -}}
+- ports: [{port: https, protocol: TCP}]
 {{- end -}}
 
 {{- define "isolator.webhookDeployment" -}}

@@ -1,0 +1,159 @@
+{{/*
+The monitor: what reads tenants' files and what serves are two containers (uid 0 with one capability, no API token and
+no port; not root, with both), joined by a socket. Context: a root context.
+*/}}
+
+{{- define "isolator.monitor" -}}
+{{- $part := dict "root" . "part" "monitor" -}}
+{{- $values := .Values.monitor -}}
+{{- $name := include "isolator.workload" $part -}}
+{{ include "isolator.serviceAccountObject" $part }}
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata:
+  {{- include "isolator.metadata" (merge (dict "name" $name) $part) | nindent 2 }}
+spec:
+  revisionHistoryLimit: 3
+  {{- with $values.updateStrategy }}
+  updateStrategy:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  selector:
+    matchLabels:
+      {{- include "isolator.selector" $part | nindent 6 }}
+  template:
+    metadata:
+      {{- include "isolator.podMetadata" $part | nindent 6 }}
+    spec:
+      {{- include "isolator.podSpec" $part | nindent 6 }}
+      {{- with $values.runtimeClassName }}
+      runtimeClassName: {{ . }}
+      {{- end }}
+      # NVML names processes by the host's PIDs, and their cgroups tell the containers.
+      hostPID: true
+      containers:
+        - name: server
+          {{- include "isolator.containerCommon" (merge (dict "security" (include "isolator.nonRoot" . | fromJson)) $part) | nindent 10 }}
+          args:
+            - serve
+            - --log-level={{ .Values.logLevel }}
+            - --listen-port={{ $values.metricsPort }}
+            - --reader-socket=/run/isolator/reader.sock
+            - --container-dir={{ .Values.paths.containerVgpuMount }}
+            - --reservation-namespace={{ .Values.kai.reservationNamespace }}
+            - --update-interval={{ include "isolator.seconds" (dict "path" "monitor.updateInterval" "value" $values.updateInterval) }}
+            {{- if $values.legacyMetrics }}
+            - --legacy-metrics
+            {{- end }}
+            - --node-name=$(NODE_NAME)
+            {{- range $values.extraArgs }}
+            - {{ . | quote }}
+            {{- end }}
+          env:
+            - name: NODE_NAME
+              valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
+            {{- with $values.extraEnv }}
+            {{- toYaml . | nindent 12 }}
+            {{- end }}
+          ports:
+            - {name: metrics, containerPort: {{ $values.metricsPort }}, protocol: TCP}
+          startupProbe:
+            httpGet: {path: /healthz, port: metrics}
+            periodSeconds: 1
+            failureThreshold: 60
+          livenessProbe:
+            httpGet: {path: /healthz, port: metrics}
+            periodSeconds: 10
+            timeoutSeconds: 5
+          readinessProbe:
+            httpGet: {path: /readyz, port: metrics}
+            periodSeconds: 5
+            timeoutSeconds: 5
+          volumeMounts:
+            - {name: socket, mountPath: /run/isolator}
+            - {name: token, mountPath: /var/run/secrets/kubernetes.io/serviceaccount, readOnly: true}
+            {{- with $values.extraVolumeMounts }}
+            {{- toYaml . | nindent 12 }}
+            {{- end }}
+        - name: reader
+          {{- include "isolator.containerCommon" (merge (dict "security" (include "isolator.readerSecurity" . | fromJson)) $part) | nindent 10 }}
+          args:
+            - read
+            - --log-level={{ .Values.logLevel }}
+            - --reader-socket=/run/isolator/reader.sock
+            - --kubelet-root=/kubelet
+            - --host-dir={{ .Values.paths.hostDir }}
+          env:
+            - {name: NVIDIA_VISIBLE_DEVICES, value: all}
+            - {name: NVIDIA_DRIVER_CAPABILITIES, value: utility}
+            {{- with $values.extraEnv }}
+            {{- toYaml . | nindent 12 }}
+            {{- end }}
+          volumeMounts:
+            - {name: socket, mountPath: /run/isolator}
+            - {name: kubelet, mountPath: /kubelet, readOnly: true, mountPropagation: HostToContainer}
+            - {name: library, mountPath: {{ .Values.paths.hostDir }}, readOnly: true}
+            {{- with $values.extraVolumeMounts }}
+            {{- toYaml . | nindent 12 }}
+            {{- end }}
+      volumes:
+        - name: socket
+          emptyDir: {sizeLimit: 1Mi}
+        # By hand, since only the container that serves may have the token.
+        - name: token
+          projected:
+            defaultMode: 0444
+            sources:
+              - serviceAccountToken: {path: token, expirationSeconds: 3600}
+              - configMap: {name: kube-root-ca.crt, items: [{key: ca.crt, path: ca.crt}]}
+              - downwardAPI: {items: [{path: namespace, fieldRef: {fieldPath: metadata.namespace}}]}
+        - name: kubelet
+          hostPath: {path: {{ .Values.paths.kubeletRoot }}, type: Directory}
+        - name: library
+          hostPath: {path: {{ .Values.paths.hostDir }}, type: DirectoryOrCreate}
+        {{- with $values.extraVolumes }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+---
+apiVersion: v1
+kind: Service
+metadata:
+  {{- include "isolator.metadata" (merge (dict "name" (printf "%s-monitor" (include "isolator.fullname" .)) "labels" $values.service.labels "annotations" $values.service.annotations) $part) | nindent 2 }}
+spec:
+  type: {{ $values.service.type }}
+  selector:
+    {{- include "isolator.selector" $part | nindent 4 }}
+  ports:
+    - {name: metrics, port: {{ $values.service.port }}, targetPort: metrics, protocol: TCP}
+{{- if and $values.serviceMonitor.enabled (.Capabilities.APIVersions.Has "monitoring.coreos.com/v1") }}
+---
+apiVersion: monitoring.coreos.com/v1
+kind: ServiceMonitor
+metadata:
+  {{- include "isolator.metadata" (merge (dict "name" $name "labels" $values.serviceMonitor.labels) $part) | nindent 2 }}
+spec:
+  selector:
+    matchLabels:
+      {{- include "isolator.selector" $part | nindent 6 }}
+  endpoints:
+    - port: metrics
+      path: /metrics
+      interval: {{ $values.serviceMonitor.interval }}
+      scrapeTimeout: {{ $values.serviceMonitor.scrapeTimeout }}
+{{- end }}
+{{- if .Values.rbac.create }}
+{{ include "isolator.clusterRole" (merge (dict "rules" (include "isolator.monitorRules" .)) $part) }}
+{{- end }}
+{{ include "isolator.metricsPolicy" $part }}
+{{- end -}}
+
+{{/* root reads every tenant's region by this one capability; it loses it on exec if it is another user. */}}
+{{- define "isolator.readerSecurity" -}}
+{{- dict "runAsUser" 0 "runAsGroup" 0 "capabilities" (dict "drop" (list "ALL") "add" (list "DAC_READ_SEARCH")) | toJson -}}
+{{- end -}}
+
+{{- define "isolator.monitorRules" -}}
+- {apiGroups: [""], resources: [pods], verbs: [list, watch]}
+- {apiGroups: [""], resources: [events], verbs: [create]}
+{{- end -}}
