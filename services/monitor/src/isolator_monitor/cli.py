@@ -10,7 +10,7 @@ from pydantic import Field
 
 from isolator_core import names, settings
 from isolator_core.settings import Command, PathList, Settings
-from isolator_monitor import link, metrics, monitor
+from isolator_monitor import link, metrics, monitor, top
 from isolator_monitor.link import RemoteNode
 from isolator_monitor.node import Node
 from isolator_monitor.pods_file import PodsFile
@@ -75,6 +75,14 @@ class ReadSettings(NodeSettings):
     nvml_patience: float = Field(5.0, gt=0, le=600, description="seconds after which NVML counts as hanging")
 
 
+class TopSettings(Settings):
+    """Settings of `top`."""
+
+    url: str = Field(f"http://127.0.0.1:{names.MONITOR_PORT}", description="address of a monitor that serves")
+    interval: float = Field(2.0, gt=0, le=3600, description="seconds from one picture to the next")
+    once: bool = Field(False, description="show one picture and end, as when the output is no terminal")
+
+
 def _node(chosen: NodeSettings, nvml_patience_seconds: float) -> Node:
     for root in (*chosen.region_root, *((chosen.kubelet_root,) if chosen.kubelet_root else ())):
         if not root.is_dir():
@@ -124,10 +132,16 @@ def _read(chosen: ReadSettings) -> int:
     return 0
 
 
+def _top(chosen: TopSettings) -> int:
+    top.run(chosen.url, chosen.interval, once=chosen.once)
+    return 0
+
+
 COMMANDS: list[Command[Any]] = [
     Command("serve", "Serve the metrics of this node's containers over HTTP.", ServeSettings, _serve),
     Command("read", "Read this node's files and GPUs for a server that asks over a socket.", ReadSettings, _read),
     Command("once", "Print the metrics of now and end.", OnceSettings, _once),
+    Command("top", "Show a live table of a monitor that serves.", TopSettings, _top),
 ]
 
 

@@ -5,18 +5,22 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.resources import files
 
+import msgspec
 import structlog
 
 from isolator_core import http_server
 from isolator_core.http_server import Answer
 from isolator_monitor import metrics
+from isolator_monitor.board import board
 from isolator_monitor.link import LinkDown
 from isolator_monitor.view import View
 
 _log = structlog.get_logger()
 RETRY_SECONDS = 1.0
 _END = b"# EOF\n"
+PAGE = files("isolator_monitor").joinpath("page.html").read_bytes()
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,8 @@ class Rendered:
     plain: bytes
     openmetrics: bytes
     """Without the line that ends it."""
+    board: bytes
+    """JSON."""
     taken: float
 
 
@@ -59,7 +65,10 @@ class Monitor:
         view = self._take()
         families = tuple(metrics.families(view, legacy=self._legacy))
         self._rendered = Rendered(
-            metrics.render(families), metrics.render_openmetrics(families).removesuffix(_END), taken
+            plain=metrics.render(families),
+            openmetrics=metrics.render_openmetrics(families).removesuffix(_END),
+            board=msgspec.json.encode(board(view, self._interval)),
+            taken=taken,
         )
 
     def run(self, stop: threading.Event, *, updated: bool) -> None:
@@ -72,8 +81,10 @@ class Monitor:
         rendered = self._rendered
         if path == "/healthz":
             return http_server.text(200, "ok")
-        if path not in ("/metrics", "/readyz"):
-            return http_server.text(404, "there is /metrics, /healthz and /readyz")
+        if path == "/":
+            return 200, "text/html; charset=utf-8", PAGE
+        if path not in ("/metrics", "/readyz", "/board.json"):
+            return http_server.text(404, "there is /, /metrics, /board.json, /healthz and /readyz")
         if rendered is None:
             return http_server.text(503, "the node has not been read yet")
         age = time.monotonic() - rendered.taken
@@ -82,6 +93,9 @@ class Monitor:
             return (
                 http_server.text(503, f"the last reading is {age:.0f} s old") if stale else http_server.text(200, "ok")
             )
+        if path == "/board.json":
+            head = b'{"age":%.3f,"stale":%s,"board":' % (age, b"true" if stale else b"false")
+            return 200, "application/json", head + rendered.board + b"}"
         fresh = tuple(metrics.freshness(age, stale=stale))
         if metrics.prefers_openmetrics(accept):
             return metrics.openmetrics_answer(rendered.openmetrics + metrics.render_openmetrics(fresh))
