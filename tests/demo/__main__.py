@@ -41,8 +41,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def require(directory: Path) -> None:
-    """Raise CannotRun unless this machine can run the demo in `directory`."""
+def require(directory: Path, evidence: Path) -> None:
+    """Raise CannotRun unless this machine can run the demo in `directory` and write `evidence`."""
+    if evidence.is_dir() or not evidence.resolve().parent.is_dir():
+        raise CannotRun(f"--evidence is {evidence}: give a file in a directory that exists")
     if os.geteuid() != 0:
         raise CannotRun("needs to run as root, to make namespaces and mounts for the containers: try `sudo ./dev demo`")
     for tool, package in (("setpriv", "util-linux"), ("ldconfig", "libc-bin")):
@@ -80,12 +82,12 @@ def run(directory: Path, left_out: list[str]) -> list[report.Check]:
 def main(arguments: list[str] | None = None) -> int:
     """Run the demo and return its exit status."""
     options = parse(arguments)
-    signal.signal(signal.SIGTERM, _interrupted)
     directory = Path(tempfile.mkdtemp(prefix="isolator-demo-"))
     # The containers' users reach nothing through it but what is mounted; the services' files are below it.
     directory.chmod(0o755)
     try:
-        require(directory)
+        require(directory, options.evidence)
+        options.evidence.unlink(missing_ok=True)
         made = run(directory, options.without)
     except CannotRun as reason:
         print(f"demo: {reason}", file=sys.stderr)
@@ -113,4 +115,5 @@ def _interrupted(_number: int, _frame: object) -> NoReturn:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _interrupted)
     sys.exit(main())

@@ -1,12 +1,13 @@
 """The ten things that the demo shows, in the order in which they are looked at."""
 
+import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 from tests.demo.api_server import Refused
-from tests.demo.conversation import Workload, WorkloadFailure, another, mib_text
+from tests.demo.conversation import Workload, WorkloadFailure, mib_text
 from tests.demo.report import FAILURE, Check, Facts
 from tests.demo.services import ServiceFailure
 from tests.demo.site import CARD_MIB, COMMAND, GPU, Pod, Site
@@ -20,6 +21,7 @@ LIMIT_MIB = 4147
 """What KAI's binder makes of 4096 on this card: portion 0.27 of 15360 MiB, truncated."""
 LIMIT = f"{LIMIT_MIB} MiB"
 SCRAPE_SECONDS = 10.0
+SCRAPE_INTERVAL = 0.1
 NAMES = (
     "same_gpu",
     "visible_memory",
@@ -82,8 +84,20 @@ class Look:
         return Check(self.name, self.expected, observed, raw)
 
 
+@contextlib.contextmanager
+def heard(workloads: Iterable[Workload], raw: list[str]) -> Iterator[None]:
+    """A block whose workloads' lines are kept, and after which they hold nothing."""
+    workloads = list(workloads)
+    try:
+        yield
+    finally:
+        for workload in workloads:
+            workload.ask("free")
+            raw += workload.take_said()
+
+
 def run(site: Site) -> Iterator[Check]:
-    """Make every check. What one holds it gives back; the pods that need the same card come one stage after another."""
+    """Make every check. Each gives back what it holds; pods that need the same card come one stage after another."""
     pods = Pods(site, MEMORY_PODS, hamicore=True)
     for look in (
         same_gpu(site, pods),
@@ -109,9 +123,9 @@ def run(site: Site) -> Iterator[Check]:
 def same_gpu(site: Site, pods: Pods) -> Look:
     def observe(raw: list[str]) -> Facts:
         facts: Facts = {}
-        for workload in pods.workloads():
-            facts[f"GPU of {workload.name}"] = str(workload.ask("info")["uuid"])
-            raw += workload.take_said()
+        with heard(pods.workloads(), raw):
+            for workload in pods.workloads():
+                facts[f"GPU of {workload.name}"] = str(workload.ask("info")["uuid"])
         listed = site.nvidia_smi("--query-gpu=uuid", "--format=csv,noheader")
         raw.append(f"host: {listed}")
         return facts | {"GPUs of the host": listed}
@@ -123,9 +137,9 @@ def same_gpu(site: Site, pods: Pods) -> Look:
 def visible_memory(site: Site, pods: Pods) -> Look:
     def observe(raw: list[str]) -> Facts:
         facts: Facts = {}
-        for workload in pods.workloads():
-            facts[workload.name] = workload.visible()
-            raw += workload.take_said()
+        with heard(pods.workloads(), raw):
+            for workload in pods.workloads():
+                facts[workload.name] = workload.visible()
         listed = site.nvidia_smi("--query-gpu=memory.total", "--format=csv,noheader")
         raw.append(f"host: {listed}")
         return facts | {"host": listed}
@@ -138,10 +152,9 @@ def enforced(pods: Pods) -> Look:
     def observe(raw: list[str]) -> Facts:
         facts: Facts = {}
         for workload in pods.workloads():
-            facts[f"{workload.name}: 3 GiB"] = workload.alloc(3072)
-            facts[f"{workload.name}: 2 GiB more"] = workload.alloc(2048)
-            workload.ask("free")
-            raw += workload.take_said()
+            with heard([workload], raw):
+                facts[f"{workload.name}: 3 GiB"] = workload.alloc(3072)
+                facts[f"{workload.name}: 2 GiB more"] = workload.alloc(2048)
         return facts
 
     expected: Facts = {}
@@ -153,15 +166,9 @@ def enforced(pods: Pods) -> Look:
 def shared_in_container(pods: Pods) -> Look:
     def observe(raw: list[str]) -> Facts:
         pod = pods["inference"]
-        first = pod.workload
-        container = pod.running.containers[pod.container]
-        first_held = first.ask("alloc 3072")["held_bytes"]
-        raw += first.take_said()
-        with another("second process", container, COMMAND) as second:
+        with heard([pod.workload], raw), pod.another("second process", COMMAND) as second, heard([second], raw):
+            first_held = pod.workload.ask("alloc 3072")["held_bytes"]
             second_held = second.ask("fill")["held_bytes"]
-            raw += second.take_said()
-        first.ask("free")
-        raw += first.take_said()
         return {
             "first process holds": mib_text(first_held),
             "second gets at most": mib_text(second_held),
@@ -178,42 +185,33 @@ def shared_in_container(pods: Pods) -> Look:
 
 def independent(pods: Pods) -> Look:
     def observe(raw: list[str]) -> Facts:
-        facts: Facts = {}
-        for workload in pods.workloads():
-            facts[f"{workload.name}: 3 GiB"] = workload.alloc(3072)
-            raw += workload.take_said()
-        for workload in pods.workloads():
-            workload.ask("free")
-            raw += workload.take_said()
-        return facts
+        with heard(pods.workloads(), raw):
+            return {f"{workload.name}: 3 GiB": workload.alloc(3072) for workload in pods.workloads()}
 
-    return Look("independent", {f"{name}: 3 GiB": GRANTED for name in MEMORY_PODS}, observe)
+    return Look("independent", dict.fromkeys((f"{name}: 3 GiB" for name in MEMORY_PODS), GRANTED), observe)
 
 
 def metrics(site: Site, pods: Pods) -> Look:
-    held = {"inference": 3072 << 20, "notebook": 1024 << 20}
+    held_mib = {"inference": 3072, "notebook": 1024}
     expected: Facts = {}
     for name in MEMORY_PODS:
-        expected |= {f"{name}: limit, bytes": LIMIT_MIB << 20, f"{name}: used, bytes": held[name]}
+        expected |= {f"{name}: limit, bytes": LIMIT_MIB << 20, f"{name}: used, bytes": held_mib[name] << 20}
 
     def observe(raw: list[str]) -> Facts:
-        for workload in pods.workloads():
-            workload.alloc(held[workload.name] >> 20)
-            raw += workload.take_said()
-        # The monitor reads the node at an interval, so the values of now come with one of its next readings.
-        deadline = time.monotonic() + SCRAPE_SECONDS
-        while (scraped := _memory_series(site.scrape()))[0] != expected and time.monotonic() < deadline:
-            time.sleep(0.1)
-        for workload in pods.workloads():
-            workload.ask("free")
-            raw += workload.take_said()
+        with heard(pods.workloads(), raw):
+            for workload in pods.workloads():
+                workload.alloc(held_mib[workload.name])
+            # The monitor reads the node at an interval, so the values of now come with one of its next readings.
+            deadline = time.monotonic() + SCRAPE_SECONDS
+            while (scraped := memory_series(site.scrape()))[0] != expected and time.monotonic() < deadline:
+                time.sleep(SCRAPE_INTERVAL)
         raw += scraped[1]
         return scraped[0]
 
     return Look("metrics", expected, observe)
 
 
-def _memory_series(exposition: str) -> tuple[Facts, list[str]]:
+def memory_series(exposition: str) -> tuple[Facts, list[str]]:
     """Limit and use of each pod out of a scrape, and the lines that they stand in."""
     names = {"hami_vgpu_memory_limit_bytes": "limit", "hami_vgpu_memory_used_bytes": "used"}
     facts: Facts = {}
@@ -227,20 +225,14 @@ def _memory_series(exposition: str) -> tuple[Facts, list[str]]:
 def environment_cleared(pods: Pods) -> Look:
     def observe(raw: list[str]) -> Facts:
         pod = pods["inference"]
-        held = pod.workload.alloc(3072)
-        raw += pod.workload.take_said()
         command = ("/usr/bin/env", "-i", *COMMAND)
-        with another("env -i", pod.running.containers[pod.container], command) as cleared:
-            facts: Facts = {
-                "inference: 3 GiB": held,
+        with heard([pod.workload], raw), pod.another("env -i", command) as cleared, heard([cleared], raw):
+            return {
+                "inference: 3 GiB": pod.workload.alloc(3072),
                 "env -i: variables": cleared.ask("environment PATH")["variables"],
                 "env -i: memory": cleared.visible(),
                 "env -i: 2 GiB more": cleared.alloc(2048),
             }
-            raw += cleared.take_said()
-        pod.workload.ask("free")
-        raw += pod.workload.take_said()
-        return facts
 
     expected: Facts = {
         "inference: 3 GiB": GRANTED,
@@ -254,21 +246,17 @@ def environment_cleared(pods: Pods) -> Look:
 def cannot_raise(pods: Pods) -> Look:
     attempts = {"CUDA_DEVICE_MEMORY_LIMIT": f"{CARD_MIB}m", "CONTAINER_NAME": "other"}
     expected: Facts = {"inference: 3 GiB": GRANTED}
-    for name in attempts:
-        expected |= {f"{name}: memory": LIMIT, f"{name}: 2 GiB more": REFUSED}
+    for name, value in attempts.items():
+        expected |= {name: value, f"{name}: memory": LIMIT, f"{name}: 2 GiB more": REFUSED}
 
     def observe(raw: list[str]) -> Facts:
         pod = pods["inference"]
-        facts: Facts = {"inference: 3 GiB": pod.workload.alloc(3072)}
-        raw += pod.workload.take_said()
-        for name, value in attempts.items():
-            container = pod.running.containers[pod.container]
-            with another(f"{name}={value}", container, COMMAND, {name: value}) as process:
-                process.ask(f"environment {name}")
-                facts |= {f"{name}: memory": process.visible(), f"{name}: 2 GiB more": process.alloc(2048)}
-                raw += process.take_said()
-        pod.workload.ask("free")
-        raw += pod.workload.take_said()
+        with heard([pod.workload], raw):
+            facts: Facts = {"inference: 3 GiB": pod.workload.alloc(3072)}
+            for name, value in attempts.items():
+                with pod.another(f"{name}={value}", COMMAND, {name: value}) as process, heard([process], raw):
+                    facts[name] = str(process.ask(f"environment {name}")["value"])
+                    facts |= {f"{name}: memory": process.visible(), f"{name}: 2 GiB more": process.alloc(2048)}
         return facts
 
     return Look("cannot_raise", expected, observe)
@@ -279,15 +267,14 @@ def fraction(pods: Pods) -> Look:
 
     def observe(raw: list[str]) -> Facts:
         workload = pods[FRACTION_POD].workload
-        variable = workload.ask("environment CUDA_DEVICE_MEMORY_LIMIT")["value"]
-        facts: Facts = {
-            "training: memory": workload.visible(),
-            "training: 7 GiB": workload.alloc(7168),
-            "training: 1 GiB more": workload.alloc(1024),
-            "CUDA_DEVICE_MEMORY_LIMIT": variable if variable is not None else "not set",
-        }
-        raw += workload.take_said()
-        return facts
+        with heard([workload], raw):
+            variable = workload.ask("environment CUDA_DEVICE_MEMORY_LIMIT")["value"]
+            return {
+                "training: memory": workload.visible(),
+                "training: 7 GiB": workload.alloc(7168),
+                "training: 1 GiB more": workload.alloc(1024),
+                "CUDA_DEVICE_MEMORY_LIMIT": variable if variable is not None else "not set",
+            }
 
     expected: Facts = {
         "training: memory": f"{limit} MiB",
@@ -301,13 +288,12 @@ def fraction(pods: Pods) -> Look:
 def without_isolation(pods: Pods) -> Look:
     def observe(raw: list[str]) -> Facts:
         first, second = pods.workloads()
-        facts: Facts = {
-            "inference: memory": first.visible(),
-            "inference: 14 GiB": first.alloc(14336),
-            "notebook: 3 GiB": second.alloc(3072),
-        }
-        raw += first.take_said() + second.take_said()
-        return facts
+        with heard([first, second], raw):
+            return {
+                "inference: memory": first.visible(),
+                "inference: 14 GiB": first.alloc(14336),
+                "notebook: 3 GiB": second.alloc(3072),
+            }
 
     expected: Facts = {
         "inference: memory": f"{CARD_MIB} MiB",

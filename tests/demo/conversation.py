@@ -1,12 +1,10 @@
 """Talking to `workload.py` in a container."""
 
-import contextlib
 import json
 import select
-from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tests.node.runtime import Container, Process
+from tests.node.runtime import Process
 
 ANSWER_SECONDS = 15.0
 MIB = 1 << 20
@@ -67,18 +65,6 @@ class Workload:
 
     def _errors(self) -> str:
         return " ".join(self._process.errors.read_text(errors="replace").split()) or "nothing on standard error"
-
-
-@contextlib.contextmanager
-def another(
-    name: str, container: Container, command: Sequence[str], environment: Mapping[str, str] | None = None
-) -> Iterator[Workload]:
-    """One more process in a container for the length of a block."""
-    process = container.exec(command, environment)
-    try:
-        yield Workload(name, process)
-    finally:
-        process.kill()
 
 
 def mib_text(size: int) -> str:

@@ -39,23 +39,25 @@ def write_evidence(checks: Iterable[Check], path: Path) -> None:
 
 
 def table(checks: Iterable[Check]) -> str:
-    """A line for each fact: check, whether it is as expected, what was looked at, expected and observed.
+    """A line for each fact: check, what was looked at, expected and observed, whether they agree.
 
     Below it, why facts could not be observed.
     """
-    checks = list(checks)
-    rows = [("check", "", "what", "expected", "observed")]
+    rows = [("check", "what", "expected", "observed", "")]
+    failures: dict[Value, list[str]] = {}
     for check in checks:
-        first = (check.name, "ok" if check.ok else "FAILED")
+        name = check.name
         for what, wanted in check.expected.items():
             expected, observed = _cell(wanted), _cell(check.observed.get(what, "-"))
-            rows.append((*first, what, expected, observed))
-            first = ("", "")
+            rows.append((name, what, expected, observed, "ok" if wanted == check.observed.get(what) else "FAILED"))
+            name = ""
+        if FAILURE in check.observed:
+            failures.setdefault(check.observed[FAILURE], []).append(check.name)
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     lines.insert(1, "  ".join("-" * width for width in widths))
-    failures = [f"{check.name}: {check.observed[FAILURE]}" for check in checks if FAILURE in check.observed]
-    return "\n".join([*lines, *([""] if failures else []), *failures])
+    why = [f"{', '.join(names)}: {reason}" for reason, names in failures.items()]
+    return "\n".join([*lines, *([""] if why else []), *why])
 
 
 def _cell(value: Value) -> str:

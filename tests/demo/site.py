@@ -5,7 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -70,6 +70,17 @@ class Pod:
     running: RunningPod
     container: str
     workload: Workload
+
+    @contextlib.contextmanager
+    def another(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> Iterator[Workload]:
+        """One more process in the container for the length of a block, as `kubectl exec` starts it."""
+        process = self.running.containers[self.container].exec(command, environment)
+        try:
+            yield Workload(name, process)
+        finally:
+            process.kill()
 
 
 @dataclass
