@@ -4,13 +4,13 @@
 with KAI's reason.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 from typing import Protocol
 
+from isolator_core.go_numbers import parse_float, parse_quantity, parse_uint
 from isolator_core.names import container_index
 
 GPU_MEMORY = "gpu-memory"
@@ -19,22 +19,6 @@ GPU_FRACTION_DEVICES = "gpu-fraction-num-devices"
 GPU_FRACTION_CONTAINER = "gpu-fraction-container-name"
 MPS = "mps"
 GPU_RESOURCE = "nvidia.com/gpu"
-
-MOST_UINT64 = (1 << 64) - 1
-MOST_INT64 = (1 << 63) - 1
-
-# `ParseUint(value, 10, 64)` of Go: ASCII digits only, no sign, no space, no underscore.
-_UINT = re.compile(r"[0-9]+", re.ASCII)
-# `ParseFloat(value, 64)` of Go: underscores are looked at apart.
-_FLOAT = re.compile(
-    r"[+-]?(?:(?P<decimal>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"
-    r"|(?P<hex>0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)"
-    r"|(?P<inf>inf(?:inity)?)|(?P<nan>(?<![+-])nan))",
-    re.ASCII | re.IGNORECASE,
-)
-_UNDERSCORE = re.compile(r"(?<![0-9a-fA-FxX])_|_(?![0-9a-fA-F])")
-# What is left of `resource.ParseQuantity` of apimachinery once `ParseFloat` has accepted the value: no suffix can be.
-_QUANTITY = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
 
 
 class RequestRefused(Exception):
@@ -91,38 +75,11 @@ class Container(Protocol):
     def limits(self) -> Mapping[str, object]: ...
 
 
-def parse_uint(text: str) -> int | None:
-    """Value of Go's `strconv.ParseUint(text, 10, 64)`, None where it fails."""
-    if _UINT.fullmatch(text) is None or len(text.lstrip("0")) > 20:
-        return None
-    value = int(text)
-    return value if value <= MOST_UINT64 else None
-
-
-def parse_float(text: str) -> float | None:
-    """Value of Go's `strconv.ParseFloat(text, 64)`, None where it fails (out of range too)."""
-    plain = text
-    if "_" in text:
-        if _UNDERSCORE.search(text):
-            return None
-        plain = text.replace("_", "")
-    match = _FLOAT.fullmatch(plain)
-    if match is None or (plain != text and not (match["decimal"] or match["hex"])):
-        return None
-    try:
-        value = float.fromhex(plain) if match["hex"] else float(plain)
-    except OverflowError:
-        return None
-    if value in (float("inf"), float("-inf")) and not match["inf"]:
-        return None
-    return value
-
-
 def _fraction(text: str) -> Fraction:
     value = parse_float(text)
     if value is None or value <= 0 or value >= 1:
         raise RequestRefused("gpu-fraction annotation value must be a positive number smaller than 1.0")
-    if _QUANTITY.fullmatch(text) is None:
+    if parse_quantity(text) is None:
         raise RequestRefused(
             "gpu-fraction annotation value must be a float written with a decimal point or a scientific notation "
             f".given value: {text}"
