@@ -169,6 +169,17 @@ static bool stamp_nothing(struct region_file *file, unsigned device, char *reaso
     return true;
 }
 
+/* Makes the directory of a region below the volume, whose mount cannot name the pod's UID, for every user of the container.
+   Whether it is there after that is told by who opens the region. */
+static void make_region_directory(const char *path)
+{
+    char parent[PATH_BYTES];
+    snprintf(parent, sizeof(parent), "%s", path);
+    *strrchr(parent, '/') = '\0';
+    if (mkdir(parent, 0777) == 0)
+        chmod(parent, 0777);
+}
+
 static bool start_managed(char *reason)
 {
     char path[PATH_BYTES];
@@ -177,6 +188,7 @@ static bool start_managed(char *reason)
     snprintf(container.name, sizeof(container.name), "%s", files.request.container);
     if (files.request.unknown_key[0])
         message(MESSAGE_WARNING, "unknown key %s in %.128s/limits/request is ignored", files.request.unknown_key, directory);
+    make_region_directory(path);
     if (!region_open(&container.region, path, true, reason))
         return false;
     container.region.file->hami.priority = (int32_t)files.request.priority;
@@ -195,17 +207,13 @@ static bool any_limit(char *reason)
 /* HAMi: the directory below the mount is made if need be, and a path that does not work gives way to the one in /tmp. */
 static bool start_unmanaged(char *reason)
 {
-    char path[PATH_BYTES], parent[PATH_BYTES];
+    char path[PATH_BYTES];
     bool derived;
 
     if (!environment_region_path(path, sizeof(path), &derived))
         snprintf(path, sizeof(path), "%s", REGION_FALLBACK);
-    if (derived) {
-        snprintf(parent, sizeof(parent), "%s", path);
-        *strrchr(parent, '/') = '\0';
-        if (mkdir(parent, 0777) == 0)
-            chmod(parent, 0777);
-    }
+    if (derived)
+        make_region_directory(path);
     if (region_open(&container.region, path, false, reason))
         return true;
     if (strcmp(path, REGION_FALLBACK) == 0)

@@ -240,11 +240,24 @@ TEST(a_removed_region_gives_no_second_allowance)
     CHECK_TEXT(client_do(&second, "init"), "0");
 }
 
-TEST(without_a_directory_for_the_region_cuda_is_refused)
+TEST(the_directory_of_the_region_is_made_in_the_volume_for_every_user)
+{
+    struct world world = managed();
+    char path[WORLD_PATH];
+    struct stat status;
+    CHECK_EQUAL(rmdir(world_path(&world, "vgpu/containers/" WORLD_UID "_main", path)), 0);
+    struct client client = started(&world);
+    CHECK_TEXT(client_do(&client, "alloc 4g"), "0");
+    CHECK_EQUAL(stat(path, &status), 0);
+    CHECK_EQUAL(status.st_mode & 07777, 0777);
+}
+
+TEST(without_a_volume_for_the_region_cuda_is_refused)
 {
     struct world world = managed();
     char path[WORLD_PATH];
     CHECK_EQUAL(rmdir(world_path(&world, "vgpu/containers/" WORLD_UID "_main", path)), 0);
+    CHECK_EQUAL(rmdir(world_path(&world, "vgpu/containers", path)), 0);
     struct client client = client_start(&world, "handle", NULL);
     CHECK_TEXT(client_do(&client, "init"), "800");
     CHECK_HAS(client_errors(&client), "usage.lock: No such file or directory");
