@@ -1,0 +1,116 @@
+"""TLS and mutual TLS: who gets in, renewal without a restart, wrong files."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+import pytest
+
+from isolator_core.proto import vram_pb2, vram_pb2_grpc
+
+from .certificates import Pair, make
+from .conftest import WAIT_SECONDS, Vramd
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def nodes_file(tmp_path: Path) -> str:
+    path = tmp_path / "nodes.yaml"
+    path.write_text("{kind: NodeList, items: [{metadata: {name: a, labels: {nvidia.com/gpu.memory: '15360'}}}]}")
+    return str(path)
+
+
+@pytest.fixture
+def authority() -> Pair:
+    return make("authority")
+
+
+def basis_mib(vramd: Vramd, ca: Pair | None, client: Pair | None = None) -> int:
+    if ca is None:
+        channel = grpc.insecure_channel(f"localhost:{vramd.port}")
+    else:
+        credentials = grpc.ssl_channel_credentials(
+            ca.certificate_pem(),
+            client.key_pem() if client else None,
+            client.certificate_pem() if client else None,
+        )
+        channel = grpc.secure_channel(f"localhost:{vramd.port}", credentials)
+    with channel:
+        answer = vram_pb2_grpc.VramStub(channel).GetBasis(vram_pb2.GetBasisRequest(), timeout=WAIT_SECONDS)
+        return int(answer.basis.basis_mib)
+
+
+def refused(vramd: Vramd, ca: Pair | None, client: Pair | None = None) -> bool:
+    with pytest.raises(grpc.RpcError) as error:
+        basis_mib(vramd, ca, client)
+    return error.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
+def test_server_certificate(vramd: Callable[..., Vramd], nodes_file: str, authority: Pair, tmp_path: Path) -> None:
+    certificate, key = make("server", authority).write(tmp_path, "tls")
+    running = vramd("--nodes-file", nodes_file, "--tls-cert-file", str(certificate), "--tls-key-file", str(key))
+    assert running.lines[-1]["tls"] == "server"
+    assert basis_mib(running, authority) == 15360
+    assert refused(running, make("another authority"))
+    assert refused(running, None)
+
+
+def test_mutual_tls_and_renewal(vramd: Callable[..., Vramd], nodes_file: str, authority: Pair, tmp_path: Path) -> None:
+    certificate, key = make("server", authority).write(tmp_path, "tls")
+    clients = make("clients' authority")
+    ca, _ = clients.write(tmp_path, "ca")
+    running = vramd(
+        *("--nodes-file", nodes_file, "--tls-cert-file", str(certificate), "--tls-key-file", str(key)),
+        *("--tls-client-ca-file", str(ca)),
+    )
+    assert running.lines[-1]["tls"] == "mutual"
+    client = make("client", clients)
+    assert basis_mib(running, authority, client) == 15360
+    assert refused(running, authority)
+    assert refused(running, authority, make("stranger", make("strangers' authority")))
+
+    # A wrong renewal is told and changes nothing.
+    certificate.write_bytes(make("server", authority).certificate_pem())
+    assert basis_mib(running, authority, client) == 15360
+    assert str(certificate) in running.event("certificate_refused")["error"]
+
+    # Everything new, authorities included.
+    new_authority, new_clients = make("new authority"), make("new clients' authority")
+    make("server", new_authority).write(tmp_path, "tls")
+    new_clients.write(tmp_path, "ca")
+    assert basis_mib(running, new_authority, make("client", new_clients)) == 15360
+    running.event("certificate_loaded")
+    assert refused(running, authority, client)
+    assert refused(running, new_authority, client)
+
+
+JUNK_CA = ("--tls-client-ca-file", "{folder}/junk")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--tls-cert-file", "{folder}/tls.crt"], ["--tls-cert-file and --tls-key-file go together"]),
+        (["--tls-client-ca-file", "{folder}/tls.crt"], ["--tls-client-ca-file needs both"]),
+        (["--tls-cert-file", "{folder}/none", "--tls-key-file", "{folder}/tls.key"], ["cannot read", "none"]),
+        (["--tls-cert-file", "{folder}/tls.crt", "--tls-key-file", "{folder}/other.key"], ["tls.crt", "other.key"]),
+        (["--tls-cert-file", "{folder}/junk", "--tls-key-file", "{folder}/tls.key"], ["junk", "no certificate"]),
+        (
+            [*("--tls-cert-file", "{folder}/tls.crt", "--tls-key-file", "{folder}/tls.key"), *JUNK_CA],
+            ["junk", "no certificate"],
+        ),
+    ],
+)
+def test_wrong_files_end_with_2(
+    arguments: list[str], words: list[str], nodes_file: str, authority: Pair, tmp_path: Path, command: Run
+) -> None:
+    make("server", authority).write(tmp_path, "tls")
+    make("other", authority).write(tmp_path, "other")
+    (tmp_path / "junk").write_text("junk")
+    done = command("serve", "--nodes-file", nodes_file, *(argument.format(folder=tmp_path) for argument in arguments))
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    for word in words:
+        assert word in done.stderr
