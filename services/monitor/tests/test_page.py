@@ -19,7 +19,7 @@ from rich.console import Console
 from isolator_core import http_server
 from isolator_core.errors import UserError
 from isolator_core.region import Device, Kind, Memory, Process, Region
-from isolator_monitor import top
+from isolator_monitor import readings, top
 from isolator_monitor.gpus import Gpu
 from isolator_monitor.limit_files import LimitFiles
 from isolator_monitor.monitor import Monitor
@@ -48,7 +48,7 @@ SHARES = [
 
 
 def view() -> View:
-    pods, readings = [], []
+    pods, found = [], []
     for index, (namespace, name, container, card, limit, used, busy, refusals) in enumerate(SHARES):
         uid = f"u-{index}"
         pods.append(
@@ -71,7 +71,7 @@ def view() -> View:
             last_kernel_time=1,
         )
         files = LimitFiles(f"container={container}\nmemory=4096m\n", f"{limit}m") if limit == 4147 else None
-        readings.append(Reading(uid, container, region, limit_files=files))
+        found.append(Reading(uid, container, region, readings.held(region), limit_files=files))
     pods.append(
         Pod(
             metadata=Metadata(name="batch-old", namespace="serving", uid="u-9", annotations={"gpu-fraction": "0.5"}),
@@ -79,8 +79,8 @@ def view() -> View:
             status=Status(phase="Running"),
         )
     )
-    readings.append(Reading("u-9", "main", None, Kind.STRING, "the UUID is b'<img src=x>'"))
-    node = NodeReading(time.time(), 0.01, tuple(readings), CARDS, "", {}, {}, "")
+    found.append(Reading("u-9", "main", None, (), Kind.STRING, "the UUID is b'<img src=x>'"))
+    node = NodeReading(time.time(), 0.01, tuple(found), CARDS, "", {}, {}, "")
     return Observer("/usr/local/vgpu", "kai-resource-reservation").observe(pods, time.time(), node)
 
 

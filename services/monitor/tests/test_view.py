@@ -10,7 +10,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from isolator_core.region import Device, Kind, Memory, Process, Region
-from isolator_monitor import metrics
+from isolator_monitor import metrics, readings
 from isolator_monitor.cgroups import Owner
 from isolator_monitor.gpus import Gpu, GpuProcess
 from isolator_monitor.limit_files import LimitFiles
@@ -82,12 +82,13 @@ def region(limit: int = LIMIT, uuid: str = UUID, **changes: Any) -> Region:
 
 
 def reading(found: Region | None, error: Kind | None = None, files: LimitFiles | None = FILES) -> Reading:
-    return Reading(UID, "main", found, error, "why" if error else "", files)
+    held = readings.held(found) if found else ()
+    return Reading(UID, "main", found, held, error, "why" if error else "", files)
 
 
-def node(*readings: Reading, gpus: tuple[Gpu, ...] = (CARD,), taken: float = 1200.0, **changes: Any) -> NodeReading:
+def node(*found: Reading, gpus: tuple[Gpu, ...] = (CARD,), taken: float = 1200.0, **changes: Any) -> NodeReading:
     owners = {process.pid: Owner(UID, CONTAINER_ID) for gpu in gpus for process in gpu.processes or ()}
-    made = NodeReading(taken, 0.25, readings, gpus, "", {}, owners, "")
+    made = NodeReading(taken, 0.25, found, gpus, "", {}, owners, "")
     return msgspec.structs.replace(made, **changes)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from isolator_core import requests
-from isolator_core.region import Kind, Region
+from isolator_core.region import Device, Kind, Memory, Region
 from isolator_core.requests import Request, RequestRefused
 from isolator_monitor import devices, limit_files
 from isolator_monitor.gpus import Gpu
@@ -163,7 +163,7 @@ def _state(
     region = reading.region if reading else None
     error, detail = (str(reading.error), reading.detail) if reading and reading.error else ("", "")
     cards = {gpu.uuid: gpu.memory_total for gpu in gpus}
-    if region and any(device.uuid for device in region.devices):
+    if reading and region and any(device.uuid for device in region.devices):
         states = []
         for device in region.devices:
             if not device.uuid:
@@ -171,7 +171,7 @@ def _state(
             if not identities.accepts(pod.metadata.uid, container, device.index, device.uuid):
                 error, detail = UNKNOWN_DEVICE, f"device {device.index} claims to be {device.uuid}"
                 continue
-            states.append(_device(region, device.index, use))
+            states.append(_device(region, device, reading.held[device.index], use))
         uuids = tuple(state.uuid for state in states)
     else:
         sole = gpus[0].uuid if len(gpus) == 1 else ""
@@ -202,21 +202,18 @@ def _state(
     )
 
 
-def _device(region: Region, index: int, use: _Use) -> DeviceState:
-    device = region.devices[index]
-    memory = [process.memory[index] for process in region.processes]
+def _device(region: Region, device: Device, held: Memory, use: _Use) -> DeviceState:
     nvml_memory, nvml_busy, _ = use.get(device.uuid, (None, None, frozenset()))
-    own = sum(part.sm_percent for part in memory)
     return DeviceState(
-        index=index,
+        index=device.index,
         uuid=device.uuid,
         limit=device.limit_bytes,
-        total=sum(part.total for part in memory),
-        context=sum(part.context for part in memory),
-        module=sum(part.module for part in memory),
-        buffer=sum(part.buffer for part in memory),
+        total=held.total,
+        context=held.context,
+        module=held.module,
+        buffer=held.buffer,
         # HAMi-core writes what NVML tells it into its slots; this library leaves that to a reader outside.
-        sm_percent=own or nvml_busy or 0,
+        sm_percent=held.sm_percent or nvml_busy or 0,
         sm_limit_percent=device.sm_limit_percent,
         refusals=device.refusals if region.extended else None,
         last_refusal=device.last_refusal,
