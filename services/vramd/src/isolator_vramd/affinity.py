@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 import msgspec
 
+from isolator_core.go_numbers import MOST_INT64, parse_uint
+
 NAME_FIELD = "metadata.name"
 
-_INT64 = range(-(2**63), 2**63)
 _NAME_PART = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
@@ -72,14 +73,11 @@ class Parsed:
 
 def parse_int64(text: str) -> int | None:
     """The number that Go's `strconv.ParseInt(text, 10, 64)` reads, or None where it gives an error."""
-    if re.fullmatch(r"[+-]?[0-9]+", text, re.ASCII) is None:
+    value = parse_uint(text[1:] if text[:1] in ("+", "-") else text)
+    if value is None:
         return None
-    # Python refuses to read numbers of thousands of digits; leading zeros are the only way to stay in range with many.
-    digits = text.lstrip("+-").lstrip("0") or "0"
-    if len(digits) > 19:
-        return None
-    number = -int(digits) if text.startswith("-") else int(digits)
-    return number if number in _INT64 else None
+    number = -value if text.startswith("-") else value
+    return number if -MOST_INT64 - 1 <= number <= MOST_INT64 else None
 
 
 def is_label_key(key: str) -> bool:

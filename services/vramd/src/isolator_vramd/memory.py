@@ -4,12 +4,13 @@ A node that has a GPU but gives no valid figure has an unknown memory, with a re
 for it.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
+
+from isolator_core.go_numbers import MOST_INT64, parse_quantity, parse_uint
 
 MEMORY_LABEL = "nvidia.com/gpu.memory"
 PRODUCT_LABEL = "nvidia.com/gpu.product"
@@ -111,9 +112,9 @@ def memory_from_label(value: str | None) -> Memory | NoMemory:
     """
     if value is None:
         return NoMemory(f"label {MEMORY_LABEL} is missing")
-    if re.fullmatch(r"[0-9]+", value, re.ASCII) is None or len(value.lstrip("0")) > 18:
+    number = parse_uint(value)
+    if number is None or number > MOST_INT64:
         return NoMemory(f"label {MEMORY_LABEL} is {value!r}: a number of MiB or bytes is accepted")
-    number = int(value)
     if number == 0:
         return NoMemory(f"label {MEMORY_LABEL} is {value!r}: it must be above 0")
     return Memory(number // BYTES_FROM if number >= BYTES_FROM else number)
@@ -156,11 +157,8 @@ def memory_from_node(product: str, capacity: str) -> Memory | None:
     """
     if not any(name in product.split("-") for name in UNIFIED_PRODUCTS):
         return None
-    match = re.fullmatch(r"([0-9]+)(Ki|Mi|Gi|Ti|)", capacity, re.ASCII)
-    if match is None or len(match[1]) > 18:
-        return None
-    size_bytes = int(match[1]) << {"": 0, "Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40}[match[2]]
-    return Memory(size_bytes >> 20, "unified") if size_bytes >> 20 else None
+    size_bytes = parse_quantity(capacity) or 0
+    return Memory(int(size_bytes) >> 20, "unified") if size_bytes >= 1 << 20 else None
 
 
 def memory_of(facts: NodeFacts) -> NodeMemory | None:
