@@ -10,6 +10,7 @@ import contextlib
 import datetime
 import http.client
 import itertools
+import platform
 import shutil
 import socket
 import ssl
@@ -33,6 +34,13 @@ from tests.node.runtime import PATH, Image
 
 ROOT = Path(__file__).parents[2]
 PYTHON_MOUNT, SOURCE_MOUNT = "/opt/python", "/opt/source"
+IMAGE_CONTENT = {
+    PYTHON_MOUNT: Path(sys.base_prefix),
+    SOURCE_MOUNT: ROOT,
+    f"/opt/kai-resource-isolator/{platform.machine()}": ROOT / "native/hami-core/build",
+}
+"""What images bring, by its path in containers."""
+
 POD_NETWORK = "198.19.0"
 INTERVAL_SECONDS = 0.2
 TOKEN_SECONDS = 3600
@@ -100,7 +108,7 @@ class Node:
 
     def __enter__(self) -> "Node":
         self.root.chmod(0o755)
-        for mount, source in ((PYTHON_MOUNT, Path(sys.base_prefix)), (SOURCE_MOUNT, ROOT)):
+        for mount, source in IMAGE_CONTENT.items():
             link = self.root / mount.lstrip("/")
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to(source)
@@ -136,7 +144,7 @@ class Node:
             for pod in self._pods.values()
             for name, container in pod.running.containers.items()
         ]
-        return "\n".join([*found, *self.failures])
+        return "\n".join([*found, *dict.fromkeys(self.failures)])
 
     def pods(self, component: str) -> list[_Pod]:
         """Running pods of a component of the chart."""
@@ -342,8 +350,10 @@ class Node:
         _write_in_place(directory / "hosts", self._hosts(namespace))
         added = [
             (self._host_path("test-hosts", directory / "hosts"), "/etc/hosts"),
-            ({"name": "test-python", "hostPath": {"path": PYTHON_MOUNT}}, PYTHON_MOUNT),
-            ({"name": "test-source", "hostPath": {"path": SOURCE_MOUNT}}, SOURCE_MOUNT),
+            *(
+                ({"name": f"test-image-{number}", "hostPath": {"path": mount}}, mount)
+                for number, mount in enumerate(IMAGE_CONTENT)
+            ),
         ]
         mounts = [{"name": volume["name"], "mountPath": mount, "readOnly": True} for volume, mount in added]
         port = self.plane.url.rpartition(":")[2]

@@ -1,4 +1,4 @@
-"""The chart as a release on the test cluster, its services running from its own pod specs. A pytest plugin."""
+"""The chart as a release on the test cluster, its services running from its own pod specs."""
 
 import json
 import tempfile
@@ -8,15 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 from tests.cluster import certificates
 from tests.cluster.client import Cluster, Object
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.node import Node, service_image
 from tests.node.runtime import Image
-
-from isolator_testing.tools import require_root
 
 CHARTS = Path(__file__).parents[2] / "deploy" / "helm"
 UMBRELLA = CHARTS / "kai-resource-isolator"
@@ -96,11 +93,3 @@ def certificate_values(cluster: Cluster, directory: Path, namespace: str) -> dic
     secret = {"kind": "Secret", "type": "kubernetes.io/tls", "metadata": {"name": "test-tls", "namespace": namespace}}
     cluster.create(secret | {"apiVersion": "v1", "stringData": {"tls.crt": certificate, "tls.key": key}}).ok()
     return {"tls": {"existingSecret": "test-tls", "caBundle": authority.certificate}}
-
-
-@pytest.fixture(scope="session")
-def release(cluster: Cluster, plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
-    """The chart with its defaults, in the namespace `isolator`."""
-    require_root()
-    with installed(cluster, plane, tmp_path_factory.mktemp("node"), NAMESPACE, {}) as running:
-        yield running

@@ -1,0 +1,18 @@
+"""A pytest plugin: the chart, installed once for a test run."""
+
+from collections.abc import Iterator
+
+import pytest
+from tests.cluster.client import Cluster
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.release import NAMESPACE, Release, installed
+
+from isolator_testing.tools import require_root
+
+
+@pytest.fixture(scope="session")
+def release(cluster: Cluster, plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
+    """The chart with its defaults, in the namespace `isolator`."""
+    require_root()
+    with installed(cluster, plane, tmp_path_factory.mktemp("node"), NAMESPACE, {}) as running:
+        yield running

@@ -1,0 +1,262 @@
+"""What the chart makes of its values, without a cluster: sentences for what nobody reads, names, images, budgets."""
+
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from deploy.helm import generate
+from tests.cluster import programs
+from tests.cluster.client import Object
+from tests.cluster.release import CHARTS, UMBRELLA
+
+pytestmark = pytest.mark.cluster
+
+THIN = ["webhook", "vramd", "libsync", "monitor"]
+NEWEST = "1.37.0"
+
+
+class Refused(Exception):
+    """helm ended with an error; the text is what it said."""
+
+
+def template(
+    values: Mapping[str, Any] | None = None,
+    chart: Path = UMBRELLA,
+    *arguments: str,
+    name: str = "kai-resource-isolator",
+    kube_version: str = NEWEST,
+    helm: int = 4,
+) -> list[Object]:
+    """Rendered objects. Raises Refused."""
+    command = [
+        str(programs.ensure(f"helm{helm}")), "template", name, str(chart), "--namespace", "isolator",
+        "--kube-version", kube_version, "--values", "-", *arguments,
+    ]  # fmt: skip
+    done = subprocess.run(command, input=json.dumps(values or {}), capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise Refused(done.stderr)
+    return [item for item in yaml.safe_load_all(done.stdout) if item]
+
+
+def of_kind(objects: list[Object], kind: str) -> list[Object]:
+    return [item for item in objects if item["kind"] == kind]
+
+
+def nested(path: str, value: Any) -> dict[str, Any]:
+    for name in reversed(path.split(".")):
+        value = {name: value}
+    return dict(value)
+
+
+@pytest.mark.parametrize("helm", [3, 4])
+@pytest.mark.parametrize("chart", ["kai-resource-isolator", *THIN])
+def test_charts_pass_the_strict_linter(chart: str, helm: int) -> None:
+    command = [str(programs.ensure(f"helm{helm}")), "lint", "--strict", str(CHARTS / chart)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("chart", THIN)
+def test_a_thin_chart_renders_what_the_umbrella_renders_for_its_service(chart: str) -> None:
+    def of_service(objects: list[Object]) -> list[Object]:
+        found = [item for item in objects if item["metadata"]["labels"]["app.kubernetes.io/component"] == chart]
+        return [json.loads(json.dumps(item).replace(f"isolator-{chart}-0", "CHART-0")) for item in found]
+
+    umbrella = json.loads(
+        json.dumps(template({"monitor": {"enabled": True}})).replace("kai-resource-isolator-0", "CHART-0")
+    )
+    alone = template({}, CHARTS / chart)
+    assert of_service(alone)
+    assert of_service(alone) == of_service(umbrella)
+
+
+def test_both_helms_render_the_same() -> None:
+    assert template(helm=3) == template(helm=4)
+
+
+def test_generated_files_are_fresh() -> None:
+    stale = [str(path) for path, content in generate.outputs().items() if path.read_text() != content]
+    assert not stale, "run `python -m deploy.helm.generate`"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "sentence"),
+    [
+        ("webhook.replicas", 3, "webhook.replicas is not a value of this chart: did you mean webhook.replicaCount?"),
+        ("monitor.enable", True, "monitor.enable is not a value of this chart: did you mean monitor.enabled?"),
+        ("librarysync.enabled", True, "librarysync is not a value of this chart: did you mean librarySync.enabled?"),
+        ("vramd.image.sha", "x", "vramd.image.sha is not a value of this chart: did you mean vramd.image."),
+        ("xyz", 1, "xyz is not a value of this chart; the chart's README lists all values"),
+        ("paths.hostInstallBase", "/opt", "paths.hostInstallBase is retired: it had no effect"),
+        ("tls.patch.image", "other/certgen:1", "tls.patch.image is retired: there is no certificate job"),
+        ("tls.patch.enabled", False, "tls.patch.enabled is retired"),
+        ("tls.patch.nodeSelector", {"a": "b"}, "tls.patch.nodeSelector is retired"),
+        ("image.repository", "projecthami/kai-resource-isolator", "that is the upstream chart's image"),
+        ("tls.existingSecret", "mine", "tls.existingSecret is set without tls.caBundle"),
+        ("webhook.gpuShareResources", "nvidia.com/gpumem;x", "accepted are resource names"),
+    ],
+)
+def test_a_value_that_would_do_nothing_ends_the_rendering_with_a_sentence(path: str, value: Any, sentence: str) -> None:
+    with pytest.raises(Refused) as refused:
+        template(nested(path, value))
+    assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize("part", ["webhook", "vramd", "librarySync", "monitor"])
+def test_parts_that_are_switched_off_are_checked_too(part: str) -> None:
+    with pytest.raises(Refused, match=rf"{part}\.nodeSelectors is not a value .*: did you mean {part}\.nodeSelector\?"):
+        template({part: {"enabled": False, "nodeSelectors": {"a": "b"}}})
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [("webhook.replicaCount", "two"), ("webhook.failurePolicy", "fail"), ("service.port", 70000), ("logLevel", "loud")],
+)
+def test_the_schema_refuses_wrong_types_and_values(path: str, value: Any) -> None:
+    with pytest.raises(Refused) as refused:
+        template(nested(path, value))
+    assert path.replace(".", "/") in str(refused.value)
+
+
+UPSTREAM_DEFAULTS: dict[str, Any] = {
+    "nameOverride": "", "fullnameOverride": "", "namespaceOverride": "",
+    "global": {"imageRegistry": "", "imagePullSecrets": []},
+    "image": {"registry": "docker.io", "tag": "latest", "pullPolicy": "IfNotPresent"},
+    "paths": {"hostInstallBase": "/usr/local", "containerVgpuMount": "/usr/local/vgpu"},
+    "librarySync": {
+        "nodeSelector": {}, "tolerations": [{"operator": "Exists", "effect": "NoSchedule"}], "resources": {},
+        "priorityClassName": "system-node-critical", "podLabels": {}, "podAnnotations": {},
+    },
+    "monitor": {
+        "enabled": True, "nodeSelector": {"nvidia.com/gpu.present": "true"},
+        "tolerations": [{"operator": "Exists", "effect": "NoSchedule"}], "runtimeClassName": "", "resources": {},
+        "priorityClassName": "system-node-critical", "resyncInterval": "5m", "updateInterval": "5s",
+        "metricsPort": 9394,
+        "service": {"type": "ClusterIP", "port": 9394, "annotations": {}, "labels": {}},
+        "serviceMonitor": {"enabled": False, "interval": "30s", "scrapeTimeout": "10s", "labels": {}},
+        "legacyMetrics": False,
+    },
+    "webhook": {
+        "replicaCount": 1, "podDisruptionBudget": {"minAvailable": 1}, "nodeSelector": {}, "tolerations": [],
+        "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "128Mi"}},
+        "podLabels": {}, "podAnnotations": {}, "failurePolicy": "Ignore",
+        "gpuShareResources": "nvidia.com/gpu,nvidia.com/gpumem,nvidia.com/gpucores",
+    },
+    "tls": {
+        "certManager": {"enabled": False},
+        "patch": {
+            "enabled": True, "image": "jettech/kube-webhook-certgen:v1.5.2",
+            "imageNew": "liangjw/kube-webhook-certgen:v1.1.1", "runAsUser": 2000, "nodeSelector": {}, "tolerations": [],
+        },
+    },
+    "service": {"type": "ClusterIP", "port": 443},
+    "rbac": {"create": True},
+}  # fmt: skip
+"""Every key of the upstream chart with its default, as `helm upgrade --reuse-values` hands them over; but for the
+image's repository, which cannot mean the same here."""
+
+
+def test_every_upstream_value_is_taken() -> None:
+    objects = template(UPSTREAM_DEFAULTS)
+    (webhook,) = of_kind(objects, "MutatingWebhookConfiguration")
+    assert webhook["metadata"]["name"] == "kai-resource-isolator-mutating"
+    assert webhook["webhooks"][0]["name"] == "vgpu.lib.kai-resource-isolator.io"
+    assert webhook["webhooks"][0]["failurePolicy"] == "Ignore"
+    images = [
+        container["image"]
+        for item in of_kind(objects, "Deployment") + of_kind(objects, "DaemonSet")
+        for container in item["spec"]["template"]["spec"]["containers"]
+    ]
+    assert set(images) == {
+        f"docker.io/kai-resource-isolator-{part}:latest" for part in ("webhook", "vramd", "monitor", "libsync")
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "image"),
+    [
+        ({}, "kai-resource-isolator-webhook:0.1.0"),
+        ({"image": {"registry": "a.example", "tag": 1.5}}, "a.example/kai-resource-isolator-webhook:1.5"),
+        ({"image": {"registry": "a", "repository": "team/kri"}}, "a/team/kri-webhook:0.1.0"),
+        ({"global": {"imageRegistry": "g/"}, "image": {"registry": "a"}}, "g/kai-resource-isolator-webhook:0.1.0"),
+        ({"webhook": {"image": {"repository": "own", "registry": "b", "tag": "3"}}}, "b/own:3"),
+        ({"webhook": {"image": {"digest": "sha256:12", "tag": "3"}}}, "kai-resource-isolator-webhook@sha256:12"),
+    ],
+)
+def test_images(values: dict[str, Any], image: str) -> None:
+    (deployment,) = [
+        item for item in of_kind(template(values), "Deployment") if item["metadata"]["name"].endswith("webhook-server")
+    ]
+    assert deployment["spec"]["template"]["spec"]["containers"][0]["image"] == image
+
+
+@pytest.mark.parametrize(
+    ("release", "values", "prefix"),
+    [
+        ("kai-resource-isolator", {}, "kai-resource-isolator"),
+        ("gpu", {}, "gpu-kai-resource-isolator"),
+        ("my-kai-resource-isolator-2", {}, "my-kai-resource-isolator-2"),
+        ("gpu", {"nameOverride": "iso"}, "gpu-iso"),
+        ("gpu", {"fullnameOverride": "iso"}, "iso"),
+        ("r" * 53, {}, "r" * 40),
+    ],
+)
+def test_names_are_made_as_upstream_makes_them(release: str, values: dict[str, Any], prefix: str) -> None:
+    objects = template(values, name=release)
+    (webhook,) = of_kind(objects, "MutatingWebhookConfiguration")
+    assert webhook["metadata"]["name"] == f"{prefix}-mutating"
+    assert all(len(item["metadata"]["name"]) <= 63 for item in objects)
+
+
+def test_all_objects_go_to_the_chosen_namespace() -> None:
+    namespaces = {item["metadata"].get("namespace") for item in template({"namespaceOverride": "other"})}
+    assert namespaces == {"other", None}
+
+
+@pytest.mark.parametrize(
+    ("budget", "field", "value"),
+    [
+        ({}, "minAvailable", 1),
+        (None, "minAvailable", 1),
+        ({"minAvailable": None}, "minAvailable", 1),
+        ({"minAvailable": ""}, "minAvailable", 1),
+        ({"minAvailable": 0}, "minAvailable", 0),
+        ({"minAvailable": 2}, "minAvailable", 2),
+        ({"maxUnavailable": 0}, "maxUnavailable", 0),
+        ({"maxUnavailable": "50%"}, "maxUnavailable", "50%"),
+        ({"maxUnavailable": "100%"}, "maxUnavailable", "100%"),
+        ({"maxUnavailable": 2147483647}, "maxUnavailable", 2147483647),
+    ],
+)
+def test_a_disruption_budget_has_exactly_one_field(budget: Any, field: str, value: Any) -> None:
+    (found,) = of_kind(template({"webhook": {"podDisruptionBudget": budget}}), "PodDisruptionBudget")
+    assert {key: found["spec"][key] for key in found["spec"] if key != "selector"} == {field: value}
+
+
+@pytest.mark.parametrize("value", ["150%", "abc", -1, "-1", 2147483648, 1e21])
+def test_an_impossible_disruption_budget_is_refused(value: Any) -> None:
+    with pytest.raises(Refused, match=r"webhook\.podDisruptionBudget\.minAvailable is .*: accepted are an integer"):
+        template({"webhook": {"podDisruptionBudget": {"minAvailable": value}}})
+
+
+def test_one_replica_has_no_disruption_budget() -> None:
+    assert not of_kind(template({"webhook": {"replicaCount": 1}}), "PodDisruptionBudget")
+
+
+def test_policies_are_left_out_where_kubernetes_has_none() -> None:
+    assert len(of_kind(template(kube_version="1.30.0"), "ValidatingAdmissionPolicy")) == 3
+    assert not of_kind(template(kube_version="1.29.5"), "ValidatingAdmissionPolicy")
+
+
+def test_only_a_certificate_of_ones_own_puts_a_ca_bundle_into_the_webhook() -> None:
+    def client(values: dict[str, Any]) -> Object:
+        (webhook,) = of_kind(template(values), "MutatingWebhookConfiguration")
+        return dict(webhook["webhooks"][0]["clientConfig"])
+
+    assert "caBundle" not in client({})
+    assert "caBundle" not in client({"tls": {"certManager": {"enabled": True}}})
+    assert client({"tls": {"existingSecret": "a", "caBundle": "PEM"}})["caBundle"] == "UEVN"
