@@ -4,14 +4,15 @@ import contextlib
 import http.client
 import json
 import os
+import queue
 import re
-import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -142,27 +143,40 @@ def until_fixture() -> Callable[[Callable[[], bool], str], None]:
     return until
 
 
-@dataclass
 class Service:
     """A running `isolator-libsync run`."""
 
-    process: "subprocess.Popen[str]"
-    lines: list[str] = field(default_factory=list)
-    port: int = 0
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self.process = process
+        self.port = 0
+        self._lines: queue.Queue[str] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
-    def read_line(self) -> dict[str, Any]:
-        """The next log line."""
+    def _read(self) -> None:
         assert self.process.stderr is not None
-        assert select.select([self.process.stderr], [], [], WAIT_SECONDS)[0], "no log line came"
-        self.lines.append(self.process.stderr.readline())
-        return json.loads(self.lines[-1])
+        for line in self.process.stderr:
+            self._lines.put(line)
+
+    def read_line(self) -> str:
+        """The next line of standard error."""
+        return self._lines.get(timeout=WAIT_SECONDS)
+
+    def end(self) -> None:
+        """Kill it if it still runs."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self._reader.join()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
 
     def read_until(self, event: str) -> dict[str, Any]:
         """The next log line of this event."""
         while True:
             line = self.read_line()
-            if line["event"] == event:
-                return line
+            if line.startswith("{") and json.loads(line)["event"] == event:
+                return json.loads(line)
 
     def get(self, path: str) -> tuple[int, str]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_SECONDS)
@@ -192,7 +206,7 @@ def start() -> Iterator[Start]:
 
     def begin(*arguments: object, before: Sequence[object] = ()) -> Service:
         command = [*before, *PROGRAM, "run", "--listen-address", "127.0.0.1", "--listen-port", "0", *arguments]
-        process = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True, bufsize=1)
+        process = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True)
         service = Service(process)
         services.append(service)
         service.port = service.read_until("listening")["port"]
@@ -200,8 +214,4 @@ def start() -> Iterator[Start]:
 
     yield begin
     for service in services:
-        if service.process.poll() is None:
-            service.process.kill()
-            service.process.wait()
-        assert service.process.stderr is not None
-        service.process.stderr.close()
+        service.end()
