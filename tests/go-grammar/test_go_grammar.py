@@ -116,7 +116,7 @@ def test_parse_quantity(verdicts: list[tuple[str, Any]]) -> None:
     def go(answer: Any) -> Fraction | None:
         if answer["unscaled"] is None or abs(answer["scale"]) > 100_000:
             return None
-        return int(answer["unscaled"]) / Fraction(10) ** answer["scale"]
+        return Fraction(int(answer["unscaled"])) / Fraction(10) ** int(answer["scale"])
 
     assert differing(verdicts, parse_quantity, go) == []
 

@@ -48,7 +48,7 @@ def decide(pod: Pod) -> Skip | Deny | Share:
     if opted_out(pod):
         return Skip("opted_out")
     try:
-        found = requests.parse(pod.annotations, pod.spec.init_containers or (), pod.spec.containers)
+        found = requests.parse(requests.Pod(pod.annotations, pod.spec.init_containers or (), pod.spec.containers))
     except requests.RequestRefused as refused:
         return Deny("request_refused", str(refused))
     return Share(found) if found else Skip("no_request")

@@ -1,4 +1,4 @@
-"""Every way to ask for a share, and every way to ask wrongly."""
+"""KAI's annotations of a pod: every way to ask by them, and every way to ask wrongly."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isolator_core import requests
-from isolator_core.requests import Fraction, Memory, RequestRefused
+from isolator_core.requests import Fraction, Memory, Pod, RequestRefused
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ def not_a_quantity(value: str) -> str:
 
 
 def one(annotations: dict[str, str]) -> requests.Request:
-    (request,) = requests.parse(annotations, (), ONE)
+    (request,) = requests.parse(Pod(annotations, (), ONE))
     return request
 
 
 def refusal(annotations: dict[str, str], init: tuple[Named, ...] = (), regular: tuple[Named, ...] = ONE) -> str:
     with pytest.raises(RequestRefused) as refused:
-        requests.parse(annotations, init, regular)
+        requests.parse(Pod(annotations, init, regular))
     return str(refused.value)
 
 
@@ -193,7 +193,7 @@ def test_mps_with_a_share_is_accepted() -> None:
 def test_fraction_container(name: str | None, expected: tuple[str, int, bool, str]) -> None:
     annotations = {"gpu-memory": "1"} | ({} if name is None else {"gpu-fraction-container-name": name})
     (request,) = requests.parse(
-        annotations, (Named("prepare"), Named("both")), (Named("main"), Named("side"), Named("both"))
+        Pod(annotations, (Named("prepare"), Named("both")), (Named("main"), Named("side"), Named("both")))
     )
     assert (request.container, request.position, request.init, request.index) == expected
 
@@ -204,14 +204,14 @@ def test_a_pod_without_containers_is_refused() -> None:
 
 @pytest.mark.parametrize("annotations", [{}, {"gpu-fraction-container-name": "main"}, {"mps": "true"}, {"other": "1"}])
 def test_no_request(annotations: dict[str, str]) -> None:
-    assert requests.parse(annotations, (), WHOLE) == ()
+    assert requests.parse(Pod(annotations, (), WHOLE)) == ()
 
 
 @given(st.sampled_from(["gpu-memory", "gpu-fraction"]), st.text(), st.none() | st.text())
 def test_any_text_is_read_or_refused(key: str, value: str, devices: str | None) -> None:
     annotations = {key: value} | ({} if devices is None else {"gpu-fraction-num-devices": devices})
     try:
-        found = requests.parse(annotations, (), ONE)
+        found = requests.parse(Pod(annotations, (), ONE))
     except RequestRefused as refused:
         found = (str(refused),)
     assert len(found) == 1

@@ -1,0 +1,99 @@
+"""A request: the share as its author wrote it, before any arithmetic, whichever way it was asked for."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import StrEnum
+from typing import Protocol
+
+from isolator_core.names import container_index
+
+GPU_RESOURCE = "nvidia.com/gpu"
+
+
+class RequestRefused(Exception):
+    """A request that KAI would refuse, with KAI's reason, or that could be read two ways, with ours."""
+
+
+class Origin(StrEnum):
+    """The way in which a share was asked for."""
+
+    KAI = "KAI's annotations"
+    CONTAINER = "KAI's annotations of a container"
+    HAMI = "HAMi's resources"
+    CORES = "the annotation for cores on whole GPUs"
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Memory of each device, in MiB."""
+
+    mib: int
+
+    def __str__(self) -> str:
+        return f"{self.mib} MiB"
+
+
+@dataclass(frozen=True, slots=True)
+class Fraction:
+    """Part of each device's memory: `decimal` in plain notation, exactly the float64 that KAI reads, and that value."""
+
+    decimal: str
+    value: float
+
+    def __str__(self) -> str:
+        return f"fraction {self.decimal}"
+
+
+def fraction_of(value: float) -> Fraction:
+    """A fraction from KAI's float64: repr gives the shortest decimal that reads back as the same value."""
+    return Fraction(format(Decimal(repr(value)).normalize(), "f"), value)
+
+
+WHOLE = Fraction("1", 1.0)
+"""All of each device's memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The share that one container was asked for. `position` counts among init containers or regular ones."""
+
+    container: str
+    position: int
+    init: bool
+    memory: Memory | Fraction
+    devices: int
+    origin: Origin
+    cores: int | None = None
+    priority: int | None = None
+
+    @property
+    def index(self) -> str:
+        """Stands for the container in annotation keys and volume names: `0`, `1`, … or `i0`, `i1`, …."""
+        return container_index(self.position, init=self.init)
+
+
+class Container(Protocol):
+    """What of a container decides about requests."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def limits(self) -> Mapping[str, object]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """What of a pod decides about requests."""
+
+    annotations: Mapping[str, str]
+    init_containers: Sequence[Container]
+    containers: Sequence[Container]
+
+    def each(self) -> list[tuple[int, bool, Container]]:
+        """Every container with its position and whether it is an init container; those first, as KAI searches."""
+        return [
+            *((position, True, container) for position, container in enumerate(self.init_containers)),
+            *((position, False, container) for position, container in enumerate(self.containers)),
+        ]

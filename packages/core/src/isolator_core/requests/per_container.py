@@ -1,0 +1,71 @@
+"""Annotations for one container each, as KAI reads them from 0.18: `nvidia.com/container.<name>.gpu-memory.limit`."""
+
+from collections.abc import Mapping
+
+from isolator_core.go_numbers import MOST_INT64, parse_quantity, parse_uint
+from isolator_core.requests.model import Memory, Origin, Pod, Request, RequestRefused
+
+PREFIX = "nvidia.com/container."
+MEMORY_REQUEST = ".gpu-memory.request"
+MEMORY_LIMIT = ".gpu-memory.limit"
+DEVICES = ".gpus.devices"
+
+_MIB = 1 << 20
+
+
+def asks(annotations: Mapping[str, str]) -> bool:
+    """Whether an annotation of this kind asks for memory or devices."""
+    return any(key.startswith(PREFIX) and key.endswith((MEMORY_REQUEST, MEMORY_LIMIT, DEVICES)) for key in annotations)
+
+
+def _mib(key: str, text: str) -> int:
+    """MiB of a Kubernetes quantity of bytes, rounded down: what is granted is never above what was written."""
+    value = parse_quantity(text)
+    if value is None or not _MIB <= value <= MOST_INT64:
+        raise RequestRefused(f"{key} is {text!r}: accepted is a quantity of bytes from 1Mi up, such as 5Gi")
+    return int(value) // _MIB
+
+
+def _by_name(annotations: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for key, text in annotations.items():
+        for suffix in (MEMORY_REQUEST, MEMORY_LIMIT, DEVICES):
+            if key.startswith(PREFIX) and key.endswith(suffix) and len(key) > len(PREFIX) + len(suffix):
+                found.setdefault(key[len(PREFIX) : -len(suffix)], {})[suffix] = text
+    return found
+
+
+def _request(name: str, position: int, init: bool, given: Mapping[str, str]) -> Request:
+    own = PREFIX + name
+    wanted = {suffix: _mib(own + suffix, given[suffix]) for suffix in (MEMORY_REQUEST, MEMORY_LIMIT) if suffix in given}
+    if not wanted:
+        raise RequestRefused(f"{own}{DEVICES} is given alone: accepted is it beside {own}{MEMORY_LIMIT}")
+    if wanted.get(MEMORY_REQUEST, 0) > wanted.get(MEMORY_LIMIT, MOST_INT64):
+        raise RequestRefused(
+            f"{own}{MEMORY_REQUEST} is {given[MEMORY_REQUEST]!r}: accepted is at most {own}{MEMORY_LIMIT}, "
+            f"which is {given[MEMORY_LIMIT]!r}"
+        )
+    devices = parse_uint(given.get(DEVICES, "1"))
+    if not devices:
+        raise RequestRefused(f"{own}{DEVICES} is {given[DEVICES]!r}: accepted is a positive integer")
+    memory = Memory(wanted.get(MEMORY_LIMIT, wanted.get(MEMORY_REQUEST, 0)))
+    return Request(name, position, init, memory, devices, Origin.CONTAINER)
+
+
+def parse(pod: Pod) -> list[Request]:
+    """The requests of these annotations, in the order of the containers. The limit counts, or the request alone.
+
+    Raises RequestRefused with the annotation, its value and what is accepted.
+    """
+    by_name = _by_name(pod.annotations)
+    requests = [
+        _request(container.name, position, init, by_name.pop(container.name))
+        for position, init, container in pod.each()
+        if container.name in by_name
+    ]
+    for name, given in by_name.items():
+        names = ", ".join(container.name for _, _, container in pod.each())
+        raise RequestRefused(
+            f"{PREFIX}{name}{next(iter(given))} names the container {name!r}: accepted are this pod's, {names}"
+        )
+    return requests
