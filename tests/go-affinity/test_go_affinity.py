@@ -83,7 +83,9 @@ def pod(chosen: Chosen) -> dict[str, Any]:
 
 
 def selector(chosen: Chosen) -> str:
-    space = lambda: " " * chosen.choice([0, 0, 0, 1])  # noqa: E731
+    def space() -> str:
+        return " " * chosen.choice([0, 0, 0, 1])
+
     parts = []
     for _ in range(chosen.randint(0, 3)):
         key = pick(chosen, KEYS, ODD_KEYS)
