@@ -14,8 +14,9 @@ import pytest
 from tests.demo import __main__ as demo
 from tests.demo import site
 from tests.demo.checks import NAMES, memory_series
+from tests.node.requirements import require_containers
 
-from isolator_testing.tools import require, require_root
+from isolator_testing.tools import require
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 ROOT = Path(__file__).parents[1]
@@ -24,8 +25,8 @@ NEEDS_A_MANAGED_POD = set(NAMES) - {"without_isolation"}
 
 
 @pytest.fixture(autouse=True)
-def _as_root() -> None:
-    require_root()
+def _with_containers() -> None:
+    require_containers()
 
 
 def command(*arguments: str) -> list[str]:

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from tests.demo import checks, report, site
 from tests.demo.services import ServiceFailure
-from tests.node.runtime import ContainerSpec, RuntimeFailure, running
+from tests.node.runtime import RuntimeFailure, probe
 
 CANNOT_RUN = 2
 
@@ -55,11 +55,8 @@ def require(directory: Path, evidence: Path) -> None:
             raise CannotRun(f"{built.relative_to(site.REPOSITORY)} is not built: run `./dev demo`, which builds it")
     if os.statvfs(directory).f_flag & os.ST_NOEXEC:
         raise CannotRun(f"{directory} is on a file system without exec: set TMPDIR to a directory of another one")
-    probe = directory / "probe"
-    probe.mkdir()
     try:
-        with running(probe, ContainerSpec("probe", ["/bin/true"], {})) as container:
-            container.main.wait(checks.SCRAPE_SECONDS)
+        probe(directory / "probe")
     except RuntimeFailure as failure:
         raise CannotRun(f"this machine does not let root make containers: {failure}") from failure
 

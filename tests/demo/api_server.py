@@ -111,9 +111,8 @@ def mutate(webhook: Webhook, pod: Json) -> Json:
         raise Refused(f"admission webhook denied the request: {response.get('status', {}).get('message')}")
     if "patch" not in response:
         return pod
-    operations = json.loads(base64.b64decode(response["patch"]))
     try:
-        patched = jsonpatch.apply_patch(pod, operations)
-    except jsonpatch.JsonPatchException as error:
+        patched = jsonpatch.apply_patch(pod, json.loads(base64.b64decode(response["patch"])))
+    except (ValueError, jsonpatch.JsonPatchException, jsonpatch.JsonPointerException) as error:
         raise Refused(f"Internal error occurred: the webhook's patch does not apply: {error}") from error
     return defaulted(patched)

@@ -49,10 +49,14 @@ OLD_ROOT = Path("/.old-root")
 libc = ctypes.CDLL(None, use_errno=True)
 
 
+class Refused(Exception):
+    """What this machine does not let us do, and why."""
+
+
 def call(what: str, function: Callable[..., int], *arguments: object) -> None:
     if function(*arguments) != 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+        raise Refused(f"{what}: {os.strerror(number)}")
 
 
 def prctl(what: str, option: int, value: int) -> None:

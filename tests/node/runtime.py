@@ -35,6 +35,8 @@ CAPABILITIES = {
 }
 """What containerd leaves to a container by default (containerd: pkg/oci/spec.go, defaultUnixCaps)."""
 
+PROBE_SECONDS = 60.0
+
 HIDDEN = (("/tmp", 0o1777), ("/var/tmp", 0o1777), ("/run", 0o755))
 """Directories of the machine that no image would bring: empty in every container."""
 
@@ -230,3 +232,11 @@ def running(directory: Path, spec: ContainerSpec) -> Iterator[Container]:
         yield container
     finally:
         container.stop()
+
+
+def probe(directory: Path) -> None:
+    """Raise RuntimeFailure unless this machine lets this process run containers."""
+    directory.mkdir()
+    with running(directory, ContainerSpec("probe", ["/bin/true"], {})) as container:
+        if (status := container.main.wait(PROBE_SECONDS)) != 0:
+            raise RuntimeFailure(f"/bin/true ended with {status}: {container.errors()}")

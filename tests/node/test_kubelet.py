@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 from tests.node.kubelet import Kubelet
 from tests.node.objects import Api, Json, PodFailure
+from tests.node.requirements import require_containers
 from tests.node.runtime import PATH, Image
-
-from isolator_testing.tools import require_root
 
 pytestmark = pytest.mark.root
 PATIENCE = 30.0
@@ -26,8 +25,8 @@ RUNTIME_MOUNTS = {"/", "/proc", "/sys", "/dev", "/dev/shm"} | {
 
 
 @pytest.fixture(autouse=True)
-def _as_root() -> None:
-    require_root()
+def _with_containers() -> None:
+    require_containers()
 
 
 @pytest.fixture
