@@ -2,11 +2,13 @@
 
 import contextlib
 import http.client
+import http.server
 import json
 import os
 import queue
 import re
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -15,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 
@@ -215,3 +218,120 @@ def start() -> Iterator[Start]:
     yield begin
     for service in services:
         service.end()
+
+
+@dataclass
+class ApiServer:
+    """A TLS server that answers as an API server does for one node and its pods, and remembers what it was asked."""
+
+    flags: tuple[object, ...]
+    token: Path
+    node: dict[str, Any]
+    pods: list[dict[str, Any]]
+    requests: list[tuple[str, str, str]]
+    """Method, path and content type of each."""
+    fail: tuple[int, dict[str, Any]] | None = None
+    """Answer everything with this instead."""
+    delay_seconds: float = 0
+
+
+def merge(target: dict[str, Any], patch: dict[str, Any]) -> None:
+    """JSON Merge Patch (RFC 7396)."""
+    for key, value in patch.items():
+        if value is None:
+            target.pop(key, None)
+        elif isinstance(value, dict):
+            merge(target.setdefault(key, {}), value)
+        else:
+            target[key] = value
+
+
+def merge_conditions(node: dict[str, Any], patch: dict[str, Any]) -> None:
+    """Strategic merge of a node's conditions, by their type."""
+    conditions = {entry["type"]: entry for entry in node["status"]["conditions"]}
+    for entry in patch["status"]["conditions"]:
+        if entry.get("$patch") == "delete":
+            conditions.pop(entry["type"], None)
+        else:
+            conditions[entry["type"]] = conditions.get(entry["type"], {}) | entry
+    node["status"]["conditions"] = list(conditions.values())
+
+
+@pytest.fixture
+def api_server(tmp_path: Path) -> Iterator[ApiServer]:
+    """A server of the tests for node `gpu-1`, with a certificate for 127.0.0.1 from a CA of its own."""
+    openssl = tools.require("openssl", package="openssl")
+    key, certificate, token = tmp_path / "key.pem", tmp_path / "ca.crt", tmp_path / "token"
+    request = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    subject = ["-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate]
+    subprocess.run([*request, *subject], check=True, capture_output=True)
+    token.write_text("first-token\n")
+    server = ApiServer(
+        flags=(),
+        token=token,
+        node={"metadata": {"name": "gpu-1"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}},
+        pods=[],
+        requests=[],
+    )
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def answer(self) -> None:
+            time.sleep(server.delay_seconds)
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            server.requests.append((self.command, self.path, self.headers["Content-Type"]))
+            status, answer = server.fail or self.route(body)
+            text = json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def route(self, body: bytes) -> tuple[int, dict[str, Any]]:
+            if self.headers["Authorization"] != f"Bearer {token.read_text().strip()}":
+                return 401, {"kind": "Status", "message": "Unauthorized"}
+            path, _, query = self.path.partition("?")
+            match self.command, path:
+                case "GET", "/api/v1/nodes/gpu-1":
+                    return 200, server.node
+                case "PATCH", "/api/v1/nodes/gpu-1":
+                    merge(server.node, json.loads(body))
+                    return 200, server.node
+                case "PATCH", "/api/v1/nodes/gpu-1/status":
+                    merge_conditions(server.node, json.loads(body))
+                    return 200, server.node
+                case "GET", "/api/v1/pods":
+                    return 200, self.page({key: values[0] for key, values in parse_qs(query).items()})
+            return 404, {"kind": "Status", "message": "the server could not find the requested resource"}
+
+        def page(self, query: dict[str, str]) -> dict[str, Any]:
+            name = query["fieldSelector"].removeprefix("spec.nodeName=")
+            matching = [pod for pod in server.pods if pod["spec"].get("nodeName") == name]
+            # Pages of two, whatever is asked for: the server may always give less.
+            first = int(query.get("continue", "0"))
+            following = {"continue": str(first + 2)} if first + 2 < len(matching) else {}
+            return {"kind": "PodList", "metadata": following, "items": matching[first : first + 2]}
+
+        do_GET = do_PATCH = answer  # noqa: N815, the names are http.server's
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    class Server(http.server.ThreadingHTTPServer):
+        block_on_close = False
+
+        def handle_error(self, *_: object) -> None:
+            """A client that does not trust us, or did not wait, is what some tests are about."""
+
+    with Server(("127.0.0.1", 0), Handler) as listening:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        listening.socket = context.wrap_socket(listening.socket, server_side=True)
+        threading.Thread(target=listening.serve_forever, args=(0.01,), daemon=True).start()
+        url = f"https://127.0.0.1:{listening.server_address[1]}"
+        files = ("--api-token-file", token, "--api-ca-file", certificate)
+        server.flags = ("--api-server", url, *files, "--node-name", "gpu-1")
+        yield server
+        listening.shutdown()
