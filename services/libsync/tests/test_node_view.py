@@ -111,7 +111,7 @@ def test_selinux_is_seen_by_its_file_system(tmp_path: Path) -> None:
 
 @pytest.mark.root
 def test_files_get_the_selinux_type_that_is_asked_for(libsync, keep, right, host_dir, library, monkeypatch) -> None:
-    """Labels are kept by the file system also where no policy is loaded; that SELinux is on is all that is pretended."""
+    """File systems keep labels also where no policy is loaded; that SELinux is on is all that is pretended."""
     tools.require_root()
     monkeypatch.setattr(selinux, "is_enabled", lambda: True)
     libsync("once", *keep)

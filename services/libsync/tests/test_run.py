@@ -84,9 +84,7 @@ def test_a_directory_that_a_runtime_makes_in_a_files_place_is_replaced(
     assert sorted(path.name for path in host_dir.iterdir()) == ["ld.so.preload", "libvgpu.so"]
 
 
-def test_the_whole_directory_comes_back(
-    start, keep, until, right, host_dir: Path, library: Path, tmp_path: Path
-) -> None:
+def test_the_whole_directory_comes_back(start, keep, until, right, host_dir: Path, library: Path) -> None:
     service = start(*keep)
     service.read_until("right")
     host_dir.rename(host_dir.with_name("away"))

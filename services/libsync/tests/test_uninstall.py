@@ -73,7 +73,7 @@ def test_pods_that_are_over_and_pods_that_mount_something_else_do_not_count(
     assert not installed.exists()
 
 
-def test_force_does_not_ask(libsync, installed: Path, pods_file) -> None:
+def test_force_does_not_ask(libsync, installed: Path) -> None:
     libsync("uninstall", "--host-dir", installed, "--force")
     assert not installed.exists()
 
