@@ -13,10 +13,10 @@ import structlog
 
 from isolator_webhook import review
 from isolator_webhook.basis import Basis, Known, always
-from isolator_webhook.options import Options
+from isolator_webhook.options import Options, Treatment
 
 Document = dict[str, Any]
-T4 = Known(15360)
+T4 = Known(15360, 15360)
 
 
 def review_of(pod: Any, **changes: Any) -> Document:
@@ -32,16 +32,20 @@ def review_of(pod: Any, **changes: Any) -> Document:
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request | changes}
 
 
-def outcome_of(pod: Document, basis: Basis = T4, options: Options | None = None) -> review.Outcome:
+def outcome_of(
+    pod: Document, basis: Basis = T4, options: Options | None = None, treatment: Treatment = "default"
+) -> review.Outcome:
     request = review.decode(json.dumps(review_of(pod)).encode()).request
-    return asyncio.run(review.outcome(request, always(basis), options or Options()))
+    return asyncio.run(review.outcome(request, always(basis), options or Options(), treatment))
 
 
-def admitted(pod: Document, basis: Basis = T4, options: Options | None = None) -> Document:
-    outcome = outcome_of(pod, basis, options)
+def admitted(
+    pod: Document, basis: Basis = T4, options: Options | None = None, treatment: Treatment = "default"
+) -> Document:
+    outcome = outcome_of(pod, basis, options, treatment)
     assert outcome.result in ("allowed", "patched"), outcome.message
     operations = json.loads(msgspec.json.encode(outcome.operations))
-    return jsonpatch.apply_patch(copy.deepcopy(pod), operations)  # type: ignore[no-any-return]
+    return jsonpatch.apply_patch(json.loads(json.dumps(pod)), operations)  # type: ignore[no-any-return]
 
 
 def defaulted(pod: Document) -> Document:

@@ -20,6 +20,7 @@ metadata:
   annotations:
     gpu-fraction: "0.25"
 spec:
+  schedulerName: kai-scheduler
   containers:
     - name: main
       image: pytorch
@@ -54,6 +55,17 @@ def test_pod_of_a_manifest(pod: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert "    kai-resource-isolator.io/request.0: |\n      container=main\n      fraction=0.25\n" in out
 
 
+def test_anchors_of_yaml_are_not_shared_in_the_pod(
+    pod: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = POD + "      env: &env [{name: A, value: x}]\n    - {name: side, env: *env}\n"
+    pod.write_text(text)
+    assert run(monkeypatch, "review", str(pod), "--basis-mib", "15360", "--output", "pod") == 0
+    main, side = yaml.safe_load(capsys.readouterr().out)["spec"]["containers"]
+    assert len(main["env"]) == 5
+    assert side["env"] == [{"name": "A", "value": "x"}]
+
+
 def test_json_gives_json(
     pod: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -73,7 +85,7 @@ def test_patch(pod: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         "/spec/containers/0/volumeMounts",
         "/spec/containers/0/env",
     ]
-    assert err.startswith("Warning: container main: gpu-fraction 0.25")
+    assert err.startswith("Warning: container main: CUDA_DEVICE_MEMORY_LIMIT is not set")
 
 
 def test_admission_review_on_standard_input(
@@ -107,6 +119,9 @@ def test_refused_pod(pod: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
         ("", ["0 documents", "AdmissionReview", "Pod"]),
         (POD + "---\n" + POD, ["2 documents"]),
         ("a: [", ["neither YAML nor JSON"]),
+        ("{? {a: b} : c, kind: Pod}", ["pod.yaml"]),
+        ("kind: !!binary aaaa\n", ["accepted"]),
+        ("x: !!set {null}\n", ["accepted"]),
         ("just text", ["str", "accepted"]),
         ("apiVersion: apps/v1\nkind: Deployment\n", ["Deployment of apps/v1", "accepted"]),
         ("apiVersion: admission.k8s.io/v1\nkind: AdmissionReview\n", ["request"]),

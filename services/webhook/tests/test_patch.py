@@ -72,10 +72,10 @@ def test_memory(world: Any) -> None:
 @pytest.mark.parametrize(
     ("fraction", "basis", "limit"),
     [("0.25", 15360, "3840m"), ("0.5", 15360, "7680m"), ("0.29", 100, "29m"), ("0.333", 15360, "5114m"),
-     ("1e-9", 15360, "1m")],
+     ("1e-9", 15360, "1m"), ("0.99999999999999989", 2**40, "1099511627775m")],
 )  # fmt: skip
 def test_fraction_takes_the_basis(world: Any, fraction: str, basis: int, limit: str) -> None:
-    pod = world.admitted(world.a_pod({"gpu-fraction": fraction}), Known(basis))
+    pod = world.admitted(world.a_pod({"gpu-fraction": fraction}), Known(basis, basis))
     assert env_of(pod)["CUDA_DEVICE_MEMORY_LIMIT"]["value"] == limit
 
 
@@ -158,7 +158,7 @@ def test_variables_that_are_there_stay(world: Any) -> None:
 
 
 @pytest.mark.parametrize("annotations", [{"gpu-memory": "4096"}, {"gpu-fraction": "0.5"}])
-@pytest.mark.parametrize("basis", [Known(15360), Unknown("down")])
+@pytest.mark.parametrize("basis", [Known(15360, 15360), Unknown("down")])
 @pytest.mark.parametrize("defaulting", [True, False])
 def test_twice_is_once(world: Any, annotations: dict[str, str], basis: Any, defaulting: bool) -> None:
     once = world.admitted(world.a_pod(annotations), basis)

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from isolator_webhook.basis import Known, Unknown
+from isolator_webhook.options import Options
 
 PREFIX = "kai-resource-isolator"
 PATHS = ["/data", "/etc", "/etc/ssl", "/usr/local/vgpu/limits", "/usr/local/vgpu/libvgpu.so", "/etc/ld.so.preload", "/"]
@@ -23,6 +24,10 @@ annotations = st.none() | st.fixed_dictionaries(
         "gpu-fraction-num-devices": numbers,
         "gpu-fraction-container-name": st.sampled_from(CONTAINER_NAMES),
         "runai/shared-gpu-configmap": st.sampled_from(["", "a-shared-gpu"]),
+        f"{PREFIX}.io/gpu-cores": st.sampled_from(["30", "0"]),
+        f"{PREFIX}.io/priority": st.sampled_from(["0", "2"]),
+        "nvidia.com/container.main.gpu-memory.limit": st.sampled_from(["1Gi", "x"]),
+        "nvidia.com/container.side.gpu-memory.limit": st.sampled_from(["512Mi"]),
         "mps": st.sampled_from(["true", "false"]),
         f"{PREFIX}.io/inject": st.sampled_from(["false", "true"]),
         f"{PREFIX}.io/request.0": st.text(max_size=5),
@@ -61,6 +66,8 @@ variables = st.lists(
             {"name": "CUDA_DEVICE_MEMORY_LIMIT", "value": "1m"},
             {"name": "CUDA_DEVICE_MEMORY_LIMIT", "valueFrom": {"configMapKeyRef": {"name": "x", "key": "y"}}},
             {"name": "A"},
+            {"name": "CUDA_DEVICE_MEMORY_LIMIT_0", "value": "1g"},
+            {"name": "CUDA_DEVICE_MEMORY_LIMIT_11"},
         ]
     ),
     max_size=3,
@@ -71,8 +78,17 @@ containers = st.fixed_dictionaries(
         "env": st.none() | variables,
         "volumeMounts": st.none() | mounts,
         "resources": st.sampled_from(
-            [{}, {"limits": None}, {"limits": {"nvidia.com/gpu": "1"}}, {"limits": {"cpu": 1, "memory": "1Gi"}}]
+            [
+                {},
+                {"limits": None},
+                {"limits": {"nvidia.com/gpu": "1"}},
+                {"limits": {"cpu": 1, "memory": "1Gi"}},
+                {"limits": {"nvidia.com/gpumem": "9", "cpu": 1}, "requests": {"nvidia.com/gpumem": "9", "cpu": 1}},
+                {"limits": {"nvidia.com/gpu": 2, "nvidia.com/gpucores": 30}},
+                {"limits": {"nvidia.com/gpumem-percentage": 50, "nvidia.com/priority": 0}},
+            ]
         ),
+        "securityContext": st.sampled_from([None, {}, {"privileged": True}, {"capabilities": {"add": ["SYS_ADMIN"]}}]),
         "novelty": st.just({"x": [1]}),
     },
 )
@@ -97,18 +113,32 @@ pods = st.builds(
     annotations,
     specs,
 )
-bases = st.sampled_from([Known(15360), Known(1), Unknown("down")])
+choices = st.builds(
+    Options,
+    fraction_of=st.sampled_from(["card", "basis"]),
+    hami_resources=st.sampled_from(["translate", "cap"]),
+    pod_opt_out=st.booleans(),
+)
+treatments = st.sampled_from(["default", "enforce", "exempt"])
+bases = st.sampled_from([Known(15360, 15360), Known(1, 1), Unknown("down")])
 
 OUR_VARIABLES = ("POD_UID", "CONTAINER_NAME", "CONTAINER_VGPU_MOUNT", "CUDA_DEVICE_MEMORY_LIMIT")
 
 
+SHARES = [f"nvidia.com/{name}" for name in ("gpu", "gpumem", "gpumem-percentage", "gpucores", "priority")]
+ASKING = ("gpu-memory", "gpu-fraction", "gpu-fraction-num-devices", "gpu-fraction-container-name",
+          f"{PREFIX}.io/gpu-cores", f"{PREFIX}.io/priority")  # fmt: skip
+
+
 def without_ours(pod: Any, before: Any) -> Any:
-    """The pod less what the patch may add, so that what is left can be compared with what came in."""
+    """The pod less what the patch may change, so that what is left can be compared with what came in."""
     pod = copy.deepcopy(pod)
-    found = pod["metadata"].get("annotations", {})
-    for key in [key for key in found if key.startswith((f"{PREFIX}.io/request.", f"{PREFIX}.io/notice"))]:
-        del found[key]
-    if not found and not before["metadata"].get("annotations"):
+    translated = "gpumem" in str(before) or "gpucores" in str(before)
+    annotations = pod["metadata"].get("annotations", {})
+    for key in list(annotations):
+        if key.startswith((f"{PREFIX}.io/request.", f"{PREFIX}.io/notice")) or (translated and key in ASKING):
+            del annotations[key]
+    if not annotations and not before["metadata"].get("annotations"):
         pod["metadata"].pop("annotations", None)
     spec = pod["spec"]
     spec["volumes"] = [volume for volume in spec.get("volumes") or () if not volume["name"].startswith(PREFIX)]
@@ -122,25 +152,29 @@ def without_ours(pod: Any, before: Any) -> Any:
             container["env"] = [
                 variable
                 for variable in container.get("env") or ()
-                if variable["name"] in present or variable["name"] not in OUR_VARIABLES
+                if (variable["name"] in present or variable["name"] not in OUR_VARIABLES)
+                and not variable["name"].startswith("CUDA_DEVICE_MEMORY_LIMIT_")
             ]
+            for field in ("limits", "requests") if translated else ():
+                for name in SHARES:
+                    ((container.get("resources") or {}).get(field) or {}).pop(name, None)
     return pod
 
 
-@settings(max_examples=400)
-@given(pods, bases)
-def test_any_pod(world: Any, pod: Any, basis: Any) -> None:
+@settings(max_examples=300, deadline=None)
+@given(pods, bases, choices, treatments)
+def test_any_pod(world: Any, pod: Any, basis: Any, options: Options, treatment: Any) -> None:
     before = copy.deepcopy(pod)
-    outcome = world.outcome_of(pod, basis)
+    outcome = world.outcome_of(pod, basis, options, treatment)
     assert outcome.result in ("allowed", "patched", "denied"), outcome.message
     if outcome.result == "denied":
         assert outcome.message
         return
-    after = world.admitted(pod, basis)
+    after = world.admitted(pod, basis, options, treatment)
     assert pod == before
     if outcome.result == "allowed":
         assert after == pod
         return
     assert without_ours(after, pod) == without_ours(pod, pod)
-    assert world.outcome_of(after, basis).operations == []
-    assert world.outcome_of(world.defaulted(after), basis).operations == []
+    assert world.outcome_of(after, basis, options, treatment).operations == []
+    assert world.outcome_of(world.defaulted(after), basis, options, treatment).operations == []

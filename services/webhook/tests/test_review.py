@@ -16,7 +16,7 @@ from isolator_webhook.pod import PodSpec
 
 def answer(document: Any, ask: AskBasis | None = None) -> Any:
     body = document if isinstance(document, bytes) else json.dumps(document).encode()
-    return json.loads(asyncio.run(review.answer(body, ask or always(Known(15360)), Options())))
+    return json.loads(asyncio.run(review.answer(body, ask or always(Known(15360, 15360)), Options())))
 
 
 def response(document: Any, ask: AskBasis | None = None) -> Any:

@@ -53,7 +53,7 @@ def says(response: vram_pb2.GetBasisResponse) -> Answer:
 
 def test_known() -> None:
     basis = vram_pb2.Basis(basis_mib=15360, source=vram_pb2.SOURCE_NODES, nodes=3)
-    assert ask(says(vram_pb2.GetBasisResponse(basis=basis))) == Known(15360)
+    assert ask(says(vram_pb2.GetBasisResponse(basis=basis))) == Known(15360, 15360)
 
 
 @pytest.mark.parametrize(

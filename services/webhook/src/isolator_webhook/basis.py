@@ -12,9 +12,10 @@ from isolator_webhook.pod import PodSpec, SelectorRequirement
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """MiB of the smallest GPU that the pod can land on."""
+    """MiB of the smallest GPU that the pod can land on, and of the largest."""
 
     mib: int
+    most_mib: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,12 @@ def question(spec: PodSpec) -> vram_pb2.GetBasisRequest:
     )
 
 
+def known(basis: vram_pb2.Basis) -> Known:
+    """vramd's basis; its distribution goes from the smallest GPU to the largest."""
+    largest = basis.distribution[-1].memory_mib if basis.distribution else basis.basis_mib
+    return Known(basis.basis_mib, largest)
+
+
 class Vramd:
     """Asks vramd over gRPC. Whatever goes wrong there is an answer, `Unknown`, within the deadline in seconds."""
 
@@ -87,5 +94,5 @@ class Vramd:
         except grpc.aio.AioRpcError as error:
             return Unknown(f"vramd at {self._address} did not answer: {error.code().name}: {error.details()}")
         if response.WhichOneof("answer") == "basis" and response.basis.basis_mib > 0:
-            return Known(response.basis.basis_mib)
+            return known(response.basis)
         return Unknown(response.unknown.reason or f"vramd at {self._address} gave an empty answer")

@@ -8,17 +8,26 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from isolator_core import names, settings
 from isolator_core.errors import UserError
-from isolator_core.settings import Command, Positional, Settings
+from isolator_core.requests import HAMI_NAMES, hami
+from isolator_core.settings import Command, Positional, Settings, StringList
 from isolator_webhook import manifest, review, server
 from isolator_webhook.basis import AskBasis, Known, Unknown, Vramd, always
-from isolator_webhook.options import Options
+from isolator_webhook.options import Options, Treatment
 
 
-class PatchSettings(Settings):
+def _resource_names(value: object) -> object:
+    hami.resource_names(value if isinstance(value, tuple) else ())
+    return value
+
+
+ResourceList = Annotated[StringList, AfterValidator(_resource_names)]
+
+
+class DecisionSettings(Settings):
     host_dir: str = Field(
         names.HOST_DIR, pattern="^/", description="directory on the node in which libsync keeps the library"
     )
@@ -26,13 +35,43 @@ class PatchSettings(Settings):
         names.CONTAINER_DIR, pattern="^/", description="directory in the container at which the library appears"
     )
     region_size_mib: int = Field(16, ge=8, le=1 << 20, description="MiB that a container's region may take on the node")
+    fraction_of: Literal["card", "basis"] = Field(
+        "card", description="take a fraction of the card that is met, or of that and at most of the basis"
+    )
+    kai_scheduler: str = Field("kai-scheduler", min_length=1, description="spec.schedulerName of KAI's pods")
+    kai_reads_containers: bool = Field(
+        False, description="KAI reads nvidia.com/container.* annotations, as from 0.18; otherwise a notice says so"
+    )
+    gpu_share_resources: ResourceList = Field(
+        tuple(HAMI_NAMES.listed()), description="resource names of HAMi that are read, an empty value reads none"
+    )
+    hami_resources: Literal["translate", "cap"] = Field(
+        "translate", description="turn HAMi's resources of KAI's pods into annotations, or leave them and cap all pods"
+    )
+    hami_scheduler: str = Field("hami-scheduler", description="scheduler whose pods get HAMi's own library")
+    pod_opt_out: bool = Field(True, description="let a pod opt out by annotation or label")
+    on_internal_error: Literal["deny", "warn"] = Field(
+        "deny", description="refuse a sharing pod at a fault of ours, or admit it without a cap and warn"
+    )
 
     def options(self) -> Options:
         """What the pure part needs of these settings."""
-        return Options(host_dir=self.host_dir, container_dir=self.container_dir, region_size_mib=self.region_size_mib)
+        return Options(
+            host_dir=self.host_dir,
+            container_dir=self.container_dir,
+            region_size_mib=self.region_size_mib,
+            fraction_of=self.fraction_of,
+            kai_scheduler=self.kai_scheduler,
+            kai_reads_containers=self.kai_reads_containers,
+            resources=hami.resource_names(self.gpu_share_resources),
+            hami_resources=self.hami_resources,
+            hami_scheduler=self.hami_scheduler,
+            pod_opt_out=self.pod_opt_out,
+            on_internal_error=self.on_internal_error,
+        )
 
 
-class Serve(PatchSettings):
+class Serve(DecisionSettings):
     listen_address: str = Field("0.0.0.0", description="address to listen on, :: for IPv6 and IPv4")
     listen_port: int = Field(names.WEBHOOK_PORT, ge=0, le=65535, description="port to listen on, 0 for a free one")
     certificate_file: Path = Field(Path("/etc/tls/tls.crt"), description="serving certificate chain, PEM")
@@ -43,11 +82,12 @@ class Serve(PatchSettings):
     vramd_deadline_ms: int = Field(200, ge=1, le=10_000, description="milliseconds that an admission waits for vramd")
 
 
-class Review(PatchSettings):
+class Review(DecisionSettings):
     file: Annotated[str, Positional()] = Field(description="AdmissionReview or Pod, YAML or JSON; - for standard input")
     output: Literal["review", "patch", "pod"] = Field(
         "review", description="print the AdmissionReview response, the patch in it, or the pod as admitted"
     )
+    treatment: Treatment = Field("default", description="how the pod's namespace is treated: default, enforce, exempt")
     basis_mib: int | None = Field(None, ge=1, description="MiB of one GPU, in place of vramd's answer")
 
 
@@ -63,12 +103,14 @@ def _serve(chosen: Serve) -> int:
 
 def _review(chosen: Review) -> int:
     found = manifest.read(chosen.file)
-    basis = Unknown("--basis-mib is not given") if chosen.basis_mib is None else Known(chosen.basis_mib)
+    basis = (
+        Unknown("--basis-mib is not given") if chosen.basis_mib is None else Known(chosen.basis_mib, chosen.basis_mib)
+    )
     try:
         request = review.decode(found.review).request
     except review.Malformed as malformed:
         raise UserError(f"{chosen.file}: {malformed}") from malformed
-    what = asyncio.run(review.outcome(request, always(basis), chosen.options()))
+    what = asyncio.run(review.outcome(request, always(basis), chosen.options(), chosen.treatment))
     if chosen.output == "review":
         answer: Any = msgspec.to_builtins(review.ReviewAnswer(review.respond(request, what)))
         sys.stdout.write(manifest.write(answer, is_json=True))

@@ -12,7 +12,7 @@ import yaml
 
 from isolator_core.errors import UserError
 from isolator_webhook import review
-from isolator_webhook.patch import Operation
+from isolator_webhook.json_patch import Operation
 
 ACCEPTED = "accepted is one AdmissionReview of admission.k8s.io/v1 or one Pod of v1, as YAML or JSON"
 
@@ -44,7 +44,11 @@ def _document(file: str, text: str) -> tuple[Any, bool]:
         raise UserError(f"{file} is neither YAML nor JSON: {' '.join(str(error).split())}") from error
     if len(documents) != 1:
         raise UserError(f"{file} holds {len(documents)} documents: {ACCEPTED}")
-    return documents[0], False
+    # Through JSON, so that what YAML's anchors share becomes apart: patching one must not patch the other.
+    try:
+        return msgspec.json.decode(msgspec.json.encode(documents[0])), False
+    except TypeError as error:
+        raise UserError(f"{file} holds what JSON cannot: {error}") from error
 
 
 def _review_of(pod: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,13 @@
-"""What an operator chooses about the patch."""
+"""What an operator chooses about decisions and patches."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from isolator_core import names
+from isolator_core.requests import HAMI_NAMES, ResourceNames
+
+Treatment = Literal["default", "enforce", "exempt"]
+"""How an administrator has a namespace treated: in `enforce` pods cannot opt out, in `exempt` nothing is capped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,3 +17,11 @@ class Options:
     host_dir: str = names.HOST_DIR
     container_dir: str = names.CONTAINER_DIR
     region_size_mib: int = 16
+    fraction_of: Literal["card", "basis"] = "card"
+    kai_scheduler: str = "kai-scheduler"
+    kai_reads_containers: bool = False
+    resources: ResourceNames = HAMI_NAMES
+    hami_resources: Literal["translate", "cap"] = "translate"
+    hami_scheduler: str = "hami-scheduler"
+    pod_opt_out: bool = True
+    on_internal_error: Literal["deny", "warn"] = "deny"

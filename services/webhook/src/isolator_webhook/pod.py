@@ -136,11 +136,25 @@ class Volume(_Read):
 
 
 class Variable(_Read):
+    """An environment variable as it is in the pod."""
+
     name: str
+    value: str | None = None
+    value_from: Raw = Raw()
 
 
 class Resources(_Read):
     limits: dict[str, Any] | None = None
+    requests: dict[str, Any] | None = None
+
+
+class Capabilities(_Read):
+    add: list[str] | None = None
+
+
+class SecurityContext(_Read):
+    privileged: bool | None = None
+    capabilities: Capabilities | None = None
 
 
 class Container(_Read):
@@ -148,6 +162,20 @@ class Container(_Read):
     resources: Resources | None = None
     env: list[Variable] | None = None
     volume_mounts: list[VolumeMount] | None = None
+    security_context: SecurityContext | None = None
+
+    def may_unmount(self) -> str | None:
+        """The field that lets the container undo mounts, None where none does."""
+        context = self.security_context
+        if context is None:
+            return None
+        if context.privileged:
+            return "securityContext.privileged"
+        added = (context.capabilities and context.capabilities.add) or []
+        for capability in added:
+            if capability.upper().removeprefix("CAP_") in ("ALL", "SYS_ADMIN"):
+                return f"capability {capability}"
+        return None
 
     @property
     def limits(self) -> Mapping[str, object]:
@@ -178,6 +206,10 @@ class Affinity(_Read):
     node_affinity: NodeAffinity | None = None
 
 
+class Os(_Read):
+    name: str = ""
+
+
 class PodSpec(_Read):
     containers: list[Container]
     init_containers: list[Container] | None = None
@@ -186,6 +218,7 @@ class PodSpec(_Read):
     affinity: Affinity | None = None
     node_name: str = ""
     scheduler_name: str = ""
+    os: Os | None = None
 
     @property
     def required_node_affinity(self) -> NodeSelector | None:
@@ -200,6 +233,7 @@ class PodMeta(_Read):
     generate_name: str = ""
     namespace: str = ""
     annotations: dict[str, str] | None = None
+    labels: dict[str, str] | None = None
 
 
 class Pod(_Read):

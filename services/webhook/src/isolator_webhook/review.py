@@ -7,9 +7,10 @@ import msgspec
 import structlog
 
 from isolator_webhook import patch
-from isolator_webhook.basis import AskBasis, Unknown
+from isolator_webhook.basis import AskBasis
 from isolator_webhook.decision import Deny, Skip, decide
-from isolator_webhook.options import Options
+from isolator_webhook.json_patch import Operation
+from isolator_webhook.options import Options, Treatment
 from isolator_webhook.pod import AdmissionRequest, AdmissionReview, Pod
 
 API_VERSION = "admission.k8s.io/v1"
@@ -56,12 +57,12 @@ class ReviewAnswer(_Answer, omit_defaults=False):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a pod: `result` is allowed, patched, denied or failed, `reason` one word for it."""
+    """What became of a pod: `result` is allowed, patched, denied, failed or failed_open; `reason` one word."""
 
     result: str
     reason: str
     message: str = ""
-    operations: list[patch.Operation] = field(default_factory=list)
+    operations: list[Operation] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
     code: int = 403
 
@@ -82,21 +83,25 @@ def _creates_a_pod(request: AdmissionRequest) -> bool:
     return request.operation == "CREATE" and kind == ("", "v1", "Pod") and not request.sub_resource
 
 
-async def _admit(pod: Pod, ask: AskBasis, options: Options) -> Outcome:
-    decision = decide(pod)
+async def _admit(pod: Pod, ask: AskBasis, options: Options, treatment: Treatment) -> Outcome:
+    decision = decide(pod, options, treatment)
     if isinstance(decision, Skip):
         return Outcome("allowed", decision.reason)
     if isinstance(decision, Deny):
         return Outcome("denied", decision.reason, decision.message)
-    basis = await ask(pod.spec) if decision.needs_basis else Unknown("no fraction was asked for")
+    basis = await ask(pod.spec)
     try:
-        built = patch.build(pod, decision.requests, basis, options)
+        built = patch.build(pod, decision, basis, options)
     except patch.Conflict as conflict:
         return Outcome("denied", "conflict", str(conflict))
-    return Outcome("patched", "share", operations=built.operations, notices=built.notices)
+    return Outcome(
+        "patched", "exempt" if decision.exempt else "share", operations=built.operations, notices=built.notices
+    )
 
 
-async def outcome(request: AdmissionRequest, ask: AskBasis, options: Options) -> Outcome:
+async def outcome(
+    request: AdmissionRequest, ask: AskBasis, options: Options, treatment: Treatment = "default"
+) -> Outcome:
     """What becomes of one request. Never raises: a fault of ours refuses the pod and is logged with an identifier."""
     if not _creates_a_pod(request):
         return Outcome("allowed", "not_a_pod_create")
@@ -105,12 +110,18 @@ async def outcome(request: AdmissionRequest, ask: AskBasis, options: Options) ->
     except msgspec.MsgspecError as error:
         return Outcome("denied", "malformed_pod", f"the pod cannot be read: {error}", code=400)
     try:
-        return await _admit(pod, ask, options)
+        return await _admit(pod, ask, options, treatment)
     except Exception:
-        identifier = uuid.uuid4().hex
-        _log.exception("internal_error", error_id=identifier, uid=request.uid, namespace=request.namespace)
-        message = f"internal error of kai-resource-isolator, in its log under {identifier}: the pod is not admitted"
-        return Outcome("failed", "internal_error", message, code=500)
+        return _internal_error(request, options)
+
+
+def _internal_error(request: AdmissionRequest, options: Options) -> Outcome:
+    identifier = uuid.uuid4().hex
+    _log.exception("internal_error", error_id=identifier, uid=request.uid, namespace=request.namespace)
+    fault = f"internal error of kai-resource-isolator, in its log under {identifier}"
+    if options.on_internal_error == "warn":
+        return Outcome("failed_open", "internal_error", notices=[f"{fault}: the pod is admitted without a cap"])
+    return Outcome("failed", "internal_error", f"{fault}: the pod is not admitted", code=500)
 
 
 _REASONS = {400: "BadRequest", 403: "Forbidden", 500: "InternalError"}
@@ -144,9 +155,9 @@ def log(request: AdmissionRequest, what: Outcome) -> None:
     )
 
 
-async def answer(body: bytes, ask: AskBasis, options: Options) -> bytes:
+async def answer(body: bytes, ask: AskBasis, options: Options, treatment: Treatment = "default") -> bytes:
     """From the bytes of a review to the bytes of its answer. Raises Malformed."""
     request = decode(body).request
-    what = await outcome(request, ask, options)
+    what = await outcome(request, ask, options, treatment)
     log(request, what)
     return msgspec.json.encode(ReviewAnswer(respond(request, what)))

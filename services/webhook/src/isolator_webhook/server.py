@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +17,17 @@ from fastapi.responses import PlainTextResponse
 from isolator_core.errors import SettingsError, UserError
 from isolator_webhook import review
 from isolator_webhook.basis import AskBasis, Unknown
-from isolator_webhook.options import Options
+from isolator_webhook.options import Options, Treatment
 from isolator_webhook.pod import PodSpec
 
 _log = structlog.get_logger()
+
+MUTATE_PATHS: dict[str, Treatment] = {
+    "/mutate": "default",
+    "/mutate/enforce": "enforce",
+    "/mutate/exempt": "exempt",
+}
+"""Where pods are reviewed, a path a treatment: the configuration's namespace selectors choose among them."""
 
 OpenSource = Callable[[], AbstractAsyncContextManager[AskBasis]]
 
@@ -54,15 +61,20 @@ def app(open_source: OpenSource, options: Options) -> FastAPI:
 
     api = FastAPI(lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None)
 
-    @api.post("/mutate")
-    async def mutate(request: Request) -> Response:
-        assert state.ask is not None
-        try:
-            answer = await review.answer(await request.body(), state.ask, options)
-        except review.Malformed as malformed:
-            _log.warning("malformed_review", error=str(malformed))
-            return PlainTextResponse(str(malformed) + "\n", status_code=400)
-        return Response(answer, media_type="application/json")
+    def mutate_as(treatment: Treatment) -> Callable[[Request], Awaitable[Response]]:
+        async def mutate(request: Request) -> Response:
+            assert state.ask is not None
+            try:
+                answer = await review.answer(await request.body(), state.ask, options, treatment)
+            except review.Malformed as malformed:
+                _log.warning("malformed_review", error=str(malformed))
+                return PlainTextResponse(f"{malformed}\n", status_code=400)
+            return Response(answer, media_type="application/json")
+
+        return mutate
+
+    for path, treatment in MUTATE_PATHS.items():
+        api.post(path)(mutate_as(treatment))
 
     @api.get("/healthz")
     async def healthz() -> Response:

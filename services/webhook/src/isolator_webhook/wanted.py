@@ -1,0 +1,138 @@
+"""What a container that gets its share is to have: its request file, volumes, mounts and variables."""
+
+import fractions
+import posixpath
+from collections.abc import Iterable
+
+from isolator_core import names, request_file
+from isolator_core.requests import Fraction, Memory, Request
+from isolator_webhook.basis import Basis, Known
+from isolator_webhook.options import Options
+from isolator_webhook.pod import (
+    ConfigMapSource,
+    DownwardItem,
+    DownwardSource,
+    EmptyDirVolume,
+    EnvSource,
+    FieldRef,
+    HostPathVolume,
+    KeyItem,
+    Pod,
+    ProjectedSource,
+    ProjectedVolume,
+    VolumeMount,
+    WrittenVariable,
+    WrittenVolume,
+)
+
+KAI_CONFIG_MAP_ANNOTATION = "runai/shared-gpu-configmap"
+"""Prefix of the ConfigMaps in which KAI's binder leaves what a container was given (KAI: gpusharingconfigmap)."""
+
+
+def product_mib(fraction: Fraction, basis_mib: int) -> int:
+    """MiB that a fraction is of a basis, truncated, and at least 1: `0m` means no limit to HAMi-core."""
+    return max(1, int(fractions.Fraction(fraction.decimal) * basis_mib))
+
+
+def _at_most_mib(request: Request, basis: Basis, options: Options) -> int | None:
+    if options.fraction_of == "basis" and isinstance(basis, Known) and isinstance(request.memory, Fraction):
+        return product_mib(request.memory, basis.mib)
+    return None
+
+
+def request_text(request: Request, basis: Basis, options: Options, *, exempt: bool) -> str:
+    """Text of the `request` file of one container."""
+    if exempt:
+        return request_file.build(
+            request_file.RequestFile(container=request.container, exempt=True, devices=request.devices)
+        )
+    return request_file.build(
+        request_file.RequestFile(
+            container=request.container,
+            memory_mib=request.memory.mib if isinstance(request.memory, Memory) else None,
+            fraction=request.memory.decimal if isinstance(request.memory, Fraction) else None,
+            at_most_mib=_at_most_mib(request, basis, options),
+            devices=request.devices,
+            cores=request.cores,
+            priority=request.priority,
+        )
+    )
+
+
+def _size(mib: int) -> str:
+    """A size as the API server writes it back: with the largest binary suffix that leaves an integer."""
+    suffixes = ["Mi", "Gi", "Ti"]
+    while mib % 1024 == 0 and len(suffixes) > 1:
+        mib //= 1024
+        suffixes.pop(0)
+    return f"{mib}{suffixes[0]}"
+
+
+def _limits_volume(pod: Pod, request: Request, *, exempt: bool) -> WrittenVolume:
+    annotation = f"metadata.annotations['{names.REQUEST_ANNOTATION}{request.index}']"
+    sources = [
+        ProjectedSource(
+            downward_api=DownwardSource(
+                [
+                    DownwardItem(names.REQUEST_FILE, FieldRef(annotation)),
+                    DownwardItem(names.UID_FILE, FieldRef("metadata.uid")),
+                ]
+            )
+        )
+    ]
+    prefix = pod.annotations.get(KAI_CONFIG_MAP_ANNOTATION)
+    if prefix and not exempt:
+        config_map = ConfigMapSource(
+            name=f"{prefix}-{request.index}", items=[KeyItem(names.LIMIT_KEY, names.LIMIT_KEY)], optional=True
+        )
+        sources.append(ProjectedSource(config_map=config_map))
+    return WrittenVolume(names.VOLUME_LIMITS + request.index, projected=ProjectedVolume(sources))
+
+
+def volumes(pod: Pod, requests: Iterable[Request], options: Options, *, exempt: bool) -> list[WrittenVolume]:
+    """The pod's volumes of ours: two files of the node, and for each container its limits and its region."""
+    found = [
+        WrittenVolume(volume, host_path=HostPathVolume(posixpath.join(options.host_dir, file), type="File"))
+        for volume, file in ((names.VOLUME_LIB, names.LIBRARY_FILE), (names.VOLUME_PRELOAD, names.PRELOAD_FILE))
+    ]
+    for request in requests:
+        found.append(_limits_volume(pod, request, exempt=exempt))
+        region = EmptyDirVolume(size_limit=_size(options.region_size_mib))
+        found.append(WrittenVolume(names.VOLUME_REGION + request.index, empty_dir=region))
+    return found
+
+
+def mounts(index: str, options: Options) -> list[VolumeMount]:
+    """The mounts of the container with this index."""
+
+    def inside(name: str) -> str:
+        return posixpath.join(options.container_dir, name)
+
+    return [
+        VolumeMount(names.VOLUME_LIB, inside(names.LIBRARY_FILE), read_only=True),
+        VolumeMount(names.VOLUME_PRELOAD, names.PRELOAD_PATH, read_only=True),
+        VolumeMount(names.VOLUME_LIMITS + index, inside(names.LIMITS_DIR), read_only=True),
+        VolumeMount(names.VOLUME_REGION + index, inside(names.CONTAINERS_DIR)),
+    ]
+
+
+def _limit(request: Request, basis: Basis, *, exempt: bool) -> str | None:
+    """Value of `CUDA_DEVICE_MEMORY_LIMIT`, None where it cannot be known or there is none."""
+    if exempt:
+        return None
+    if isinstance(request.memory, Memory):
+        return f"{request.memory.mib}m"
+    return f"{product_mib(request.memory, basis.mib)}m" if isinstance(basis, Known) else None
+
+
+def variables(request: Request, basis: Basis, options: Options, *, exempt: bool) -> list[WrittenVariable]:
+    """The variables of a container, for tools and libraries that look there: libvgpu itself reads the files."""
+    found = [
+        WrittenVariable("POD_UID", value_from=EnvSource(FieldRef("metadata.uid"))),
+        WrittenVariable("CONTAINER_NAME", value=request.container),
+        WrittenVariable("CONTAINER_VGPU_MOUNT", value=options.container_dir),
+    ]
+    limit = _limit(request, basis, exempt=exempt)
+    if limit is not None:
+        found.append(WrittenVariable(names.LIMIT_KEY, value=limit))
+    return found
