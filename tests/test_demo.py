@@ -76,6 +76,7 @@ def test_everything_is_as_expected(tmp_path: Path) -> None:
     assert whole.status == 0
     assert "10 of 10 as expected" in whole.table
     assert list(whole.evidence) == list(NAMES)
+    assert not [line for line in whole.progress.splitlines() if any(f" {name}: " in line for name in site.SERVICES)]
     for name, entry in whole.evidence.items():
         assert list(entry) == ["expected", "observed", "raw", "ok"], name
         assert entry["observed"] == entry["expected"], name

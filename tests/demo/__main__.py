@@ -73,6 +73,9 @@ def run(directory: Path, left_out: list[str]) -> list[report.Check]:
         for check in checks.run(place):
             progress(f"{check.name}: {'ok' if check.ok else 'FAILED'}")
             made[check.name] = check
+        for service in place.services:
+            for complaint in service.complaints():
+                progress(complaint)
     return [made[name] for name in checks.NAMES]
 
 

@@ -42,6 +42,14 @@ class Service:
         except json.JSONDecodeError as error:
             raise ServiceFailure(f"{self.name} wrote to standard error: {error.doc}") from error
 
+    def complaints(self) -> list[str]:
+        """What it logged as an error, each once, and its end if it ended by itself."""
+        wrong = [event for event in self.events() if event["level"] in ("error", "critical")]
+        said = [f"{event['event']}: {str(event.get('exception', '')).rpartition(chr(10))[2]}" for event in wrong]
+        if (status := self.process.poll()) is not None:
+            said.append(f"ended with status {status}")
+        return [f"{self.name}: {text}" for text in dict.fromkeys(said)]
+
     def wait_for(self, event: str) -> dict[str, Any]:
         """The first log line with this event. Raises ServiceFailure if it does not come."""
         deadline = time.monotonic() + READY_SECONDS

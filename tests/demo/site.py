@@ -13,6 +13,7 @@ import httpx
 import yaml
 from tests.demo import api_server, certificate, kai, services
 from tests.demo.conversation import Workload
+from tests.demo.services import Service
 from tests.node.kubelet import Kubelet, RunningPod
 from tests.node.nvidia import STATE, Driver
 from tests.node.objects import Api, Json
@@ -94,6 +95,7 @@ class Site:
     metrics_url: str | None
     """None where the monitor is left out."""
     progress: Progress
+    services: list[Service]
     _pods: list[Json] = field(default_factory=list)
 
     def start(self, example: str, *, hamicore: bool, isolated: bool = True) -> Pod:
@@ -166,8 +168,8 @@ def running(directory: Path, left_out: Collection[str], progress: Progress) -> I
     images = {container["image"]: IMAGE for container in _example_containers()}
     with contextlib.ExitStack() as stack:
         kubelet = stack.enter_context(Kubelet(node, api, images, driver))
-        webhook, metrics_url = _start_services(stack, directory, kubelet, left_out, progress)
-        site = Site(directory, api, kubelet, webhook, metrics_url, progress)
+        started, webhook, metrics_url = _start_services(stack, directory, kubelet, left_out, progress)
+        site = Site(directory, api, kubelet, webhook, metrics_url, progress, started)
         # Before any container, so that the driver knows which PID namespace is the machine's.
         progress(f"the card is {site.nvidia_smi('-L')}")
         yield site
@@ -175,7 +177,7 @@ def running(directory: Path, left_out: Collection[str], progress: Progress) -> I
 
 def _start_services(
     stack: contextlib.ExitStack, directory: Path, kubelet: Kubelet, left_out: Collection[str], progress: Progress
-) -> tuple[api_server.Webhook, str | None]:
+) -> tuple[list[Service], api_server.Webhook, str | None]:
     assert kubelet.driver is not None
     (directory / "nodes.json").write_text(json.dumps({"apiVersion": "v1", "kind": "NodeList", "items": [NODE]}))
     _write_pods(directory, [])
@@ -223,7 +225,8 @@ def _start_services(
         services.wait_until_ready(started["monitor"], f"http://{services.ADDRESS}:{port}/readyz")
         metrics_url = f"http://{services.ADDRESS}:{port}/metrics"
     progress(f"{', '.join(name for name in SERVICES if name in started)} ready")
-    return api_server.Webhook(f"https://{services.ADDRESS}:{webhook_port}/mutate", trust), metrics_url
+    webhook = api_server.Webhook(f"https://{services.ADDRESS}:{webhook_port}/mutate", trust)
+    return list(started.values()), webhook, metrics_url
 
 
 def _example_containers() -> Iterator[Json]:
