@@ -9,6 +9,7 @@
 #include "driver.h"
 #include "ledger.h"
 #include "message.h"
+#include "settle.h"
 #include "slot.h"
 
 enum { REAP_PAUSE = NANOSECONDS_A_SECOND / 10 };
@@ -21,23 +22,28 @@ static struct extension *books(void)
 /* What monitors read. Only this process writes it, under the lane's lock. */
 static void publish(const struct charge *charge, int64_t delta)
 {
-    struct hami_used *used = &container.region.file->hami.procs[process->slot].used[charge->device];
-    uint64_t *part = charge->kind == CHARGE_CONTEXT  ? &used->context_size
-                     : charge->kind == CHARGE_MODULE ? &used->module_size
-                                                     : &used->data_size;
+    unsigned device = charge->payer.device;
+    struct hami_used *used = &container.region.file->hami.procs[process->slot].used[device];
+    uint64_t *part = charge->kind == CHARGE_OVERHEAD ? &used->context_size : &used->data_size;
     __atomic_store_n(part, *part + (uint64_t)delta, __ATOMIC_RELAXED);
-    __atomic_store_n(&used->total, ledger_held(books(), process->slot, charge->device), __ATOMIC_RELAXED);
+    __atomic_store_n(&used->total, ledger_held(books(), process->slot, device), __ATOMIC_RELAXED);
 }
 
-static bool try_to_take(const struct charge *charge)
+static bool take_up_to(const struct charge *charge, uint64_t limit)
 {
-    struct lock *lane = &process->lanes[charge->device];
-    lock_take(lane);
-    bool taken = ledger_charge(books(), process->slot, charge->device, charge->bytes, container_limit(charge->device));
+    unsigned device = charge->payer.device;
+    lock_take(&process->lanes[device]);
+    bool taken = ledger_charge(books(), process->slot, device, charge->bytes, limit);
     if (taken)
         publish(charge, (int64_t)charge->bytes);
-    lock_drop(lane);
+    lock_drop(&process->lanes[device]);
     return taken;
+}
+
+bool charge_try(struct charge *charge, struct payer payer, enum charge_kind kind, uint64_t bytes)
+{
+    *charge = (struct charge){payer, kind, bytes};
+    return payer.device == DEVICE_NONE || take_up_to(charge, container_limit(payer.device));
 }
 
 static void reap(void)
@@ -82,10 +88,10 @@ static void say_out_of_memory(const struct charge *charge)
         !__atomic_compare_exchange_n(&said_at, &before, now, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
         return;
     text_append(line, sizeof(line), "out of GPU memory: container %s asked for %llu bytes on device %u (%.40s) and has %llu of %llu",
-                container.name[0] ? container.name : "(unmanaged)", (unsigned long long)charge->bytes, charge->device,
-                container.region.file->hami.uuids[charge->device],
-                (unsigned long long)ledger_total(books(), charge->device), (unsigned long long)container_limit(charge->device));
-    append_holders(line, sizeof(line), charge->device);
+                container.name[0] ? container.name : "(unmanaged)", (unsigned long long)charge->bytes, charge->payer.device,
+                container.region.file->hami.uuids[charge->payer.device],
+                (unsigned long long)ledger_total(books(), charge->payer.device), (unsigned long long)container_limit(charge->payer.device));
+    append_holders(line, sizeof(line), charge->payer.device);
     text_append(line, sizeof(line), ". Free memory in this container, or raise %s",
                 container.managed ? "gpu-memory or gpu-fraction of the pod" : "CUDA_DEVICE_MEMORY_LIMIT");
     if (!region_in_place(&container.region))
@@ -96,37 +102,45 @@ static void say_out_of_memory(const struct charge *charge)
 
 static void refuse(const struct charge *charge)
 {
-    struct extension_device *device = &books()->devices[charge->device];
+    struct extension_device *device = &books()->devices[charge->payer.device];
     __atomic_fetch_add(&device->refusals, 1, __ATOMIC_RELAXED);
     __atomic_store_n(&device->last_refusal, clock_unix_seconds(), __ATOMIC_RELAXED);
     __atomic_store_n(&device->last_refused, charge->bytes, __ATOMIC_RELAXED);
     say_out_of_memory(charge);
 }
 
-CUresult charge_current_device(unsigned *device)
+CUresult charge_device(CUdevice device, struct payer *payer)
 {
-    CUdevice current;
     CUresult result = container_enter();
-    if (result != CUDA_SUCCESS)
-        return result;
-    *device = DEVICE_NONE;
-    if (process->attachment == UNCOUNTED)
-        return CUDA_SUCCESS;
-    result = cuda.cuCtxGetDevice(&current);
-    if (result == CUDA_SUCCESS)
-        *device = device_index(current);
+    *payer = (struct payer){DEVICE_NONE, NULL};
+    if (result == CUDA_SUCCESS && process->attachment == COUNTED)
+        payer->device = device_index(device);
     return result;
 }
 
-CUresult charge_take(struct charge *charge, unsigned device, enum charge_kind kind, uint64_t bytes)
+CUresult charge_current(struct payer *payer)
 {
-    *charge = (struct charge){device, kind, bytes};
-    if (device == DEVICE_NONE || try_to_take(charge))
+    CUdevice device;
+    CUresult result = container_enter();
+    *payer = (struct payer){DEVICE_NONE, NULL};
+    if (result != CUDA_SUCCESS || process->attachment == UNCOUNTED)
+        return result;
+    result = cuda.cuCtxGetDevice(&device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    payer->device = device_index(device);
+    return cuda.cuCtxGetCurrent(&payer->context);
+}
+
+CUresult charge_take(struct charge *charge, struct payer payer, enum charge_kind kind, uint64_t bytes)
+{
+    if (charge_try(charge, payer, kind, bytes))
         return CUDA_SUCCESS;
-    /* Before a refusal: is the limit still that, and do the dead hold anything? */
+    /* Before a refusal: is the limit still that, does this process still hold what it is charged for, do the dead hold anything? */
     container_refresh();
+    settle_and_trim(payer.device);
     reap();
-    if (try_to_take(charge))
+    if (charge_try(charge, payer, kind, bytes))
         return CUDA_SUCCESS;
     refuse(charge);
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -134,29 +148,58 @@ CUresult charge_take(struct charge *charge, unsigned device, enum charge_kind ki
 
 void charge_give_back(const struct charge *charge)
 {
-    if (charge->device == DEVICE_NONE)
+    unsigned device = charge->payer.device;
+    if (device == DEVICE_NONE)
         return;
-    struct lock *lane = &process->lanes[charge->device];
-    lock_take(lane);
-    ledger_release(books(), process->slot, charge->device, charge->bytes);
+    lock_take(&process->lanes[device]);
+    ledger_release(books(), process->slot, device, charge->bytes);
     publish(charge, -(int64_t)charge->bytes);
-    lock_drop(lane);
+    lock_drop(&process->lanes[device]);
 }
 
-bool charge_bind(const struct charge *charge, CUdeviceptr pointer)
+void charge_correct(struct charge *charge, uint64_t bytes)
 {
-    return charge->device == DEVICE_NONE ||
-           allocations_add(&process->allocations,
-                           (struct allocation){.pointer = pointer, .bytes = charge->bytes, .device = charge->device, .kind = charge->kind});
+    struct charge difference = *charge;
+    if (charge->payer.device == DEVICE_NONE || bytes == charge->bytes)
+        return;
+    difference.bytes = bytes > charge->bytes ? bytes - charge->bytes : charge->bytes - bytes;
+    if (bytes > charge->bytes)
+        take_up_to(&difference, LIMIT_NONE);
+    else
+        charge_give_back(&difference);
+    charge->bytes = bytes;
 }
 
-bool charge_unbind(CUdeviceptr pointer, struct charge *charge)
+bool charge_bind(struct records *records, const struct charge *charge, uint64_t key)
 {
-    struct allocation allocation;
-    if (!allocations_take(&process->allocations, pointer, &allocation))
+    return charge->payer.device == DEVICE_NONE || records_add(records, (struct record){.key = key,
+                                                                                       .bytes = charge->bytes,
+                                                                                       .device = charge->payer.device,
+                                                                                       .kind = charge->kind,
+                                                                                       .owner = (uintptr_t)charge->payer.context});
+}
+
+static struct charge charge_of(struct record record)
+{
+    return (struct charge){{record.device, (CUcontext)(uintptr_t)record.owner}, (enum charge_kind)record.kind, record.bytes};
+}
+
+bool charge_unbind(struct records *records, uint64_t key, struct charge *charge)
+{
+    struct record record;
+    if (!records_take(records, key, &record))
         return false;
-    *charge = (struct charge){allocation.device, (enum charge_kind)allocation.kind, allocation.bytes};
+    *charge = charge_of(record);
     return true;
+}
+
+void charge_give_back_all_of(struct records *records, CUcontext context)
+{
+    struct record record;
+    while (context && records_take_of(records, (uintptr_t)context, &record)) {
+        struct charge charge = charge_of(record);
+        charge_give_back(&charge);
+    }
 }
 
 uint64_t charge_used(unsigned device)
@@ -166,5 +209,11 @@ uint64_t charge_used(unsigned device)
     if (now - before >= REAP_PAUSE &&
         __atomic_compare_exchange_n(&reaped_at, &before, now, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
         reap();
+    settle();
     return ledger_total(books(), device);
+}
+
+uint64_t charge_held(unsigned device)
+{
+    return ledger_held(books(), process->slot, device);
 }

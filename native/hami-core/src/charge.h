@@ -6,33 +6,56 @@
 #include <stdint.h>
 
 #include "driver_abi.h"
+#include "records.h"
 
-enum charge_kind { CHARGE_DATA, CHARGE_CONTEXT, CHARGE_MODULE };
+enum charge_kind { CHARGE_DATA, CHARGE_OVERHEAD };
 
-/* Bytes charged and not yet paid out. */
+/* Which device pays, as its index in the region (DEVICE_NONE: nothing is counted), and the context that the memory ends with. */
+struct payer {
+    unsigned device;
+    CUcontext context;
+};
+
+/* Bytes charged to a device. */
 struct charge {
-    unsigned device; /* index in the region, DEVICE_NONE if nothing is counted there */
+    struct payer payer;
     enum charge_kind kind;
     uint64_t bytes;
 };
 
-/* The region index of the current context's device, DEVICE_NONE where nothing is counted. Else the error to return: the driver's
- * own without a context, CUDA_ERROR_NOT_PERMITTED where the container's share cannot be enforced. */
-CUresult charge_current_device(unsigned *device);
+/* The payer by the current context. Else the error to return: the driver's own without a context, CUDA_ERROR_NOT_PERMITTED where
+ * the container's share cannot be enforced. */
+CUresult charge_current(struct payer *payer);
 
-/* Charges, in one step, if the container stays within its limit. CUDA_ERROR_OUT_OF_MEMORY: it would not, which was counted and,
- * at most once a second, said. */
-CUresult charge_take(struct charge *charge, unsigned device, enum charge_kind kind, uint64_t bytes);
+/* The payer by a device of the driver; no context. Errors as above. */
+CUresult charge_device(CUdevice device, struct payer *payer);
+
+/* Charges, in one step, if the container stays within its limit. CUDA_ERROR_OUT_OF_MEMORY: it would not, even with the books
+ * settled, which was counted and, at most once a second, said. */
+CUresult charge_take(struct charge *charge, struct payer payer, enum charge_kind kind, uint64_t bytes);
+
+/* The same without settling or saying anything. */
+bool charge_try(struct charge *charge, struct payer payer, enum charge_kind kind, uint64_t bytes);
 
 void charge_give_back(const struct charge *charge);
 
-/* Notes that the charge belongs to a device pointer. False: no memory to note it; the charge stays with the caller. */
-bool charge_bind(const struct charge *charge, CUdeviceptr pointer);
+/* Makes a charge what the driver says it is by now. What the driver already holds is charged even above the limit. */
+void charge_correct(struct charge *charge, uint64_t bytes);
 
-/* The charge of a pointer, which no longer belongs to it. False: the pointer was never charged. */
-bool charge_unbind(CUdeviceptr pointer, struct charge *charge);
+/* Notes in a table that the charge belongs to a name of the driver. False: no memory; the charge stays with the caller. */
+bool charge_bind(struct records *records, const struct charge *charge, uint64_t key);
 
-/* Bytes that the container has charged on a device. Reaps the dead first, at most ten times a second. */
+/* The charge of a name, which is no longer bound. False: it was never charged. */
+bool charge_unbind(struct records *records, uint64_t key, struct charge *charge);
+
+/* What the driver freed along with a context. */
+void charge_give_back_all_of(struct records *records, CUcontext context);
+
+/* Bytes that the container has charged on a device, with this process's own books settled, and the dead reaped at most ten times
+ * a second. */
 uint64_t charge_used(unsigned device);
+
+/* Bytes that this process has charged on a device. */
+uint64_t charge_held(unsigned device);
 
 #endif

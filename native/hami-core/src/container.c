@@ -308,42 +308,78 @@ CUresult container_start(void)
     return result;
 }
 
-static bool peek_path(bool managed, const struct limit_files *read, char *path, size_t bytes)
+uint32_t container_host_pid(void)
 {
-    char reason[REASON_BYTES];
-    bool derived;
-    return managed ? region_path_of(read, path, bytes, reason) : environment_region_path(path, bytes, &derived);
+    /* PROC_PID_INIT_INO: the inode of the first PID namespace, fixed in the kernel's interface. */
+    const uint64_t first_pid_namespace = 0xeffffffc;
+    if (container.self.pid_namespace == first_pid_namespace)
+        return container.self.pid;
+    return __atomic_load_n(&container.region.file->extension.slots[process->slot].host_pid, __ATOMIC_RELAXED);
 }
 
-bool container_peek(const char *uuid, unsigned index, struct card card, uint64_t *limit, uint64_t *used)
+void container_mark_estimated(void)
 {
-    struct limit_files read;
-    char path[PATH_BYTES], reason[REASON_BYTES], uuids[REGION_DEVICES][REGION_UUID_BYTES];
-    enum limits_answer answer = read_limit_files(&read, reason);
-    bool managed = answer == LIMITS_READ;
-    uint64_t count, region_limit, lowered;
-    struct extension_device device;
+    __atomic_fetch_or(&container.region.file->extension.slots[process->slot].flags, SLOT_ESTIMATED, __ATOMIC_RELAXED);
+}
 
-    if (managed && environment_own_limit(&lowered, reason))
-        *limit = smaller(limit_on_card(&read, card), lowered);
-    else if (managed || answer == LIMITS_INVALID || !environment_memory_limit(index, limit, reason)) {
+/* For a process that never attached: nothing is made, no slot is taken. */
+static void look_from_outside(struct process *mine, struct sight *sight)
+{
+    char path[PATH_BYTES], reason[REASON_BYTES];
+    bool derived;
+    bool found = sight->managed ? region_path_of(&sight->files, path, sizeof(path), reason)
+                                : environment_region_path(path, sizeof(path), &derived);
+    if (!found)
+        return;
+    lock_take(&mine->starting);
+    if (!container.region.file)
+        region_watch(&container.region, path);
+    sight->file = container.region.file ? container.region.file : region_map_to_read(path);
+    sight->borrowed = container.region.file != NULL;
+    lock_drop(&mine->starting);
+}
+
+bool container_look(struct sight *sight)
+{
+    char reason[REASON_BYTES] = "no memory";
+    int saved = errno;
+    struct process *mine = get_process();
+
+    *sight = (struct sight){.file = NULL};
+    if (mine && mine->attachment == UNCOUNTED)
+        return true;
+    enum limits_answer answer = mine ? read_limit_files(&sight->files, reason) : LIMITS_INVALID;
+    sight->managed = answer == LIMITS_READ;
+    if (answer != LIMITS_INVALID)
+        look_from_outside(mine, sight);
+    else
         say_refused(reason);
-        return false;
+    errno = saved;
+    return answer != LIMITS_INVALID;
+}
+
+void container_look_away(const struct sight *sight)
+{
+    if (sight->file && !sight->borrowed)
+        munmap((void *)sight->file, sizeof(*sight->file));
+}
+
+bool sight_limit(const struct sight *sight, unsigned index, unsigned nvml_index, struct card card, uint64_t *limit)
+{
+    char reason[REASON_BYTES];
+    uint64_t lowered;
+    bool known;
+
+    if (sight->managed) {
+        known = environment_own_limit(&lowered, reason);
+        *limit = known ? smaller(limit_on_card(&sight->files, card), lowered) : 0;
+    } else if (sight->file && index != DEVICE_NONE) {
+        known = true;
+        *limit = sight->file->hami.limit[index] ? sight->file->hami.limit[index] : LIMIT_NONE;
+    } else {
+        known = environment_memory_limit(nvml_index, limit, reason);
     }
-    *used = 0;
-    if (!peek_path(managed, &read, path, sizeof(path)) ||
-        !region_peek(path, offsetof(struct region_file, hami.device_num), &count, sizeof(count)) ||
-        !region_peek(path, offsetof(struct region_file, hami.uuids), uuids, sizeof(uuids)))
-        return true;
-    index = device_index_of_uuid((const char(*)[REGION_UUID_BYTES])uuids, count, uuid);
-    if (index == DEVICE_NONE ||
-        !region_peek(path, (off_t)(offsetof(struct region_file, extension.devices) + index * sizeof(device)), &device,
-                     sizeof(device)) ||
-        !region_peek(path, (off_t)(offsetof(struct region_file, hami.limit) + index * sizeof(region_limit)), &region_limit,
-                     sizeof(region_limit)))
-        return true;
-    *used = device.books.total;
-    if (!managed)
-        *limit = region_limit ? region_limit : LIMIT_NONE;
-    return true;
+    if (!known)
+        say_refused(reason);
+    return known;
 }

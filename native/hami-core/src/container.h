@@ -5,10 +5,10 @@
 
 #include <stddef.h>
 
-#include "allocations.h"
 #include "driver_abi.h"
 #include "identity.h"
 #include "limits.h"
+#include "memory/holdings.h"
 #include "region.h"
 
 enum attachment {
@@ -25,7 +25,7 @@ struct process {
     struct lock reaping;
     unsigned slot;
     struct lock lanes[REGION_DEVICES];
-    struct allocations allocations;
+    struct holdings holdings;
 };
 
 struct container {
@@ -56,8 +56,27 @@ uint64_t container_limit(unsigned device);
 /* Reads the limit files again now. */
 void container_refresh(void);
 
-/* For a process that only asks NVML and never attached: limit and use of the device with this UUID, NVML index and memory.
- * False: the limits cannot be read, a line said why. */
-bool container_peek(const char *uuid, unsigned index, struct card card, uint64_t *limit, uint64_t *used);
+/* This process's PID as the node counts PIDs, 0 where it is not known: in the first PID namespace its own, else what a monitor
+ * wrote into its slot. */
+uint32_t container_host_pid(void);
+
+/* Says in the region that this process's overhead is an estimate. */
+void container_mark_estimated(void);
+
+/* What a process sees that only asks NVML: it need not be attached, and does not become so. */
+struct sight {
+    const struct region_file *file; /* NULL: there is no region yet */
+    bool borrowed;
+    bool managed;
+    struct limit_files files;
+};
+
+/* False: the limits cannot be read, a line said why. Else container_look_away when done. */
+bool container_look(struct sight *sight);
+void container_look_away(const struct sight *sight);
+
+/* The limit of a card, by its index in the region (DEVICE_NONE: not there), its index in NVML and its memory. False: it is not
+ * valid, a line said why. */
+bool sight_limit(const struct sight *sight, unsigned index, unsigned nvml_index, struct card card, uint64_t *limit);
 
 #endif

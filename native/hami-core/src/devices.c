@@ -164,6 +164,11 @@ bool device_is_visible(unsigned index)
     return device_at(index) != NULL;
 }
 
+CUdevice device_handle(unsigned index)
+{
+    return device_at(index)->handle;
+}
+
 /* The container can write the region; what CUDA itself says bounds what it may say there. */
 static bool plausible(uint64_t card_total, uint64_t cuda_total)
 {

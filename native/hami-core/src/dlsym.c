@@ -47,8 +47,7 @@ static struct route route_default(void *real, const struct hook *hook, const cha
     if (ask(RTLD_DEFAULT, name) != hook_wrapper(hook))
         return (struct route){real, NULL};
     void *behind_us = ask(RTLD_NEXT, name);
-    bool driver_loaded = find_driver_of(name);
-    if (!behind_us && driver_loaded)
+    if (find_driver_of(name) && !behind_us && hook_in_driver(hook))
         return (struct route){NULL, hook_wrapper(hook)};
     return (struct route){NULL, hook_translate(hook, behind_us)};
 }

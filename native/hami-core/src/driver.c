@@ -42,6 +42,10 @@ struct cuda_functions cuda = {
 #include "hooks.def"
 #include "calls.def"
 };
+static const struct cuda_functions no_cuda = {
+#include "hooks.def"
+#include "calls.def"
+};
 #undef CUDA
 #undef NVML
 
@@ -51,8 +55,20 @@ struct nvml_functions nvml = {
 #include "hooks.def"
 #include "calls.def"
 };
+static const struct nvml_functions no_nvml = {
+#include "hooks.def"
+#include "calls.def"
+};
 #undef CUDA
 #undef NVML
+
+bool driver_has(void *const *function)
+{
+    size_t at_cuda = (size_t)((const char *)function - (const char *)&cuda);
+    size_t at_nvml = (size_t)((const char *)function - (const char *)&nvml);
+    return at_cuda < sizeof(cuda) ? *function != *(void *const *)((const char *)&no_cuda + at_cuda)
+                                  : *function != *(void *const *)((const char *)&no_nvml + at_nvml);
+}
 
 struct wanted {
     const char *soname;

@@ -29,6 +29,9 @@ struct nvml_functions {
 extern struct cuda_functions cuda;
 extern struct nvml_functions nvml;
 
+/* Whether the driver that was found has the function at this place of `cuda` or `nvml`. */
+bool driver_has(void *const *function);
+
 /* Fills `cuda` or `nvml` once the program has loaded the library, and keeps that library loaded from then on.
  * False: not loaded (yet). */
 bool driver_find_cuda(void);

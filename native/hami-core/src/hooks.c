@@ -37,6 +37,11 @@ void *hook_wrapper(const struct hook *hook)
     return hook->wrapper;
 }
 
+bool hook_in_driver(const struct hook *hook)
+{
+    return driver_has(hook->driver);
+}
+
 void *hook_translate(const struct hook *hook, void *address)
 {
     return address && address == *hook->driver ? hook->wrapper : address;

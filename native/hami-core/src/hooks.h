@@ -2,6 +2,8 @@
 #ifndef HOOKS_H
 #define HOOKS_H
 
+#include <stdbool.h>
+
 #include "driver_abi.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -20,6 +22,9 @@ struct hook;
 const struct hook *hook_named(const char *name);
 
 void *hook_wrapper(const struct hook *hook);
+
+/* Whether the driver that was found has this function. */
+bool hook_in_driver(const struct hook *hook);
 
 /* The wrapper if `address` is the driver's own function of this hook, else `address`. */
 void *hook_translate(const struct hook *hook, void *address);

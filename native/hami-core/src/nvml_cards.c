@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "driver.h"
+#include "lock.h"
 
 static bool read_card(unsigned index, struct nvml_card *card)
 {
@@ -29,4 +30,37 @@ unsigned nvml_cards(struct nvml_card cards[REGION_DEVICES])
             read++;
     nvml.nvmlShutdown();
     return read;
+}
+
+static bool find_process(nvmlDevice_t device, uint32_t pid, uint64_t *bytes)
+{
+    enum { PROCESSES = 1024 };
+    static nvmlProcessInfo_v2_t list[PROCESSES];
+    static struct lock lock;
+    unsigned count = PROCESSES;
+    bool found = false;
+
+    *bytes = 0;
+    lock_take(&lock);
+    nvmlReturn_t result = nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, &count, list);
+    if (result == NVML_ERROR_FUNCTION_NOT_FOUND)
+        result = nvml.nvmlDeviceGetComputeRunningProcesses_v2(device, &count, list);
+    for (unsigned i = 0; result == NVML_SUCCESS && i < count; i++) {
+        if (list[i].pid == pid && list[i].usedGpuMemory != NVML_VALUE_NOT_AVAILABLE_ULL) {
+            *bytes += list[i].usedGpuMemory;
+            found = true;
+        }
+    }
+    lock_drop(&lock);
+    return found;
+}
+
+bool nvml_process_memory(const char *uuid, uint32_t pid, uint64_t *bytes)
+{
+    nvmlDevice_t device;
+    if (!driver_load_nvml() || nvml.nvmlInit_v2() != NVML_SUCCESS)
+        return false;
+    bool found = nvml.nvmlDeviceGetHandleByUUID(uuid, &device) == NVML_SUCCESS && find_process(device, pid, bytes);
+    nvml.nvmlShutdown();
+    return found;
 }

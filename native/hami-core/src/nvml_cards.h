@@ -2,6 +2,7 @@
 #ifndef NVML_CARDS_H
 #define NVML_CARDS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "region_layout.h"
@@ -13,5 +14,8 @@ struct nvml_card {
 
 /* Number of cards written, at most REGION_DEVICES; 0 where there is no NVML. Loads libnvidia-ml.so.1 if need be. */
 unsigned nvml_cards(struct nvml_card cards[REGION_DEVICES]);
+
+/* Bytes that NVML books for the process of this PID, as the node counts PIDs, on a card. False: it does not tell. */
+bool nvml_process_memory(const char *uuid, uint32_t pid, uint64_t *bytes);
 
 #endif

@@ -305,14 +305,38 @@ bool region_in_place(const struct region *region)
     return file_status(region->path, &status) && status.st_dev == region->device && status.st_ino == region->inode;
 }
 
-bool region_peek(const char *path, off_t offset, void *bytes, size_t count)
+void region_watch(struct region *region, const char *path)
+{
+    char lock_path[PATH_BYTES + 8];
+    struct stat status;
+
+    snprintf(region->path, sizeof(region->path), "%s", path);
+    if (region->lock_file >= 0)
+        return;
+    sibling(path, ".lock", lock_path, sizeof(lock_path));
+    region->lock_file = open(lock_path, OPEN_FLAGS);
+    if (region->lock_file < 0)
+        region->lock_file = open(lock_path, (OPEN_FLAGS & ~O_RDWR) | O_RDONLY);
+    if (region->lock_file >= 0 && descriptor_status(region->lock_file, &status)) {
+        region->lock_device = status.st_dev;
+        region->lock_inode = status.st_ino;
+    }
+}
+
+const struct region_file *region_map_to_read(const char *path)
 {
     struct stat status;
-    int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+    void *mapped = MAP_FAILED;
+    int file = open(path, (OPEN_FLAGS & ~O_RDWR) | O_RDONLY);
     if (file < 0)
-        return false;
-    bool read = descriptor_status(file, &status) && S_ISREG(status.st_mode) &&
-                status.st_size == sizeof(struct region_file) && pread(file, bytes, count, offset) == (ssize_t)count;
+        return NULL;
+    if (descriptor_status(file, &status) && S_ISREG(status.st_mode) && status.st_size == sizeof(struct region_file))
+        mapped = mmap(NULL, sizeof(struct region_file), PROT_READ, MAP_SHARED, file, 0);
     close(file);
-    return read;
+    if (mapped == MAP_FAILED)
+        return NULL;
+    if (region_is_ours(mapped))
+        return mapped;
+    munmap(mapped, sizeof(struct region_file));
+    return NULL;
 }

@@ -34,7 +34,10 @@ bool region_in_place(const struct region *region);
 /* Whether the first bytes are a region with an extension of this version. */
 bool region_is_ours(const struct region_file *file);
 
-/* Reads one region's bytes at an offset without mapping or making it, for a process that only asks. False: there is none. */
-bool region_peek(const char *path, off_t offset, void *bytes, size_t count);
+/* Remembers the path and opens usage.lock if it is there, so that it can be asked who is attached. */
+void region_watch(struct region *region, const char *path);
+
+/* A region of this version, mapped for reading; NULL if there is none. */
+const struct region_file *region_map_to_read(const char *path);
 
 #endif

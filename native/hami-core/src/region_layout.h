@@ -122,6 +122,8 @@ struct extension_slot {
 
 enum { SLOT_FREE = 0, SLOT_USED = 1 };
 
+enum { SLOT_ESTIMATED = 1 };
+
 struct lane {
     _Alignas(64) int64_t delta;
     uint64_t value[2];

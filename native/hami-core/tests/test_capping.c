@@ -31,16 +31,16 @@ TEST(a_managed_container_gets_its_share_by_every_way_to_find_the_driver)
         struct world world = world_make();
         world_limits(&world, MEMORY, "4147m");
         struct client client = started(&world, ways[i]);
-        CHECK_TEXT(client_do(&client, "info"), info(LIMIT, LIMIT));
+        CHECK_TEXT(client_do(&client, "info"), info(LIMIT - CONTEXT, LIMIT));
         CHECK_TEXT(client_do(&client, "total 0"), "0 4348444672");
         CHECK_TEXT(client_do(&client, "alloc 3g"), "0");
         CHECK_TEXT(client_errors(&client), "");
         CHECK_TEXT(client_do(&client, "alloc 2g"), "2");
-        CHECK_TEXT(client_do(&client, "alloc 1075m"), "0");
-        CHECK_TEXT(client_do(&client, "alloc 1"), "2");
-        CHECK_TEXT(client_do(&client, "info"), info(0, LIMIT));
+        CHECK_TEXT(client_do(&client, "alloc 974m"), "0");
+        CHECK_TEXT(client_do(&client, "alloc 2m"), "2");
+        CHECK_TEXT(client_do(&client, "info"), info(MIB, LIMIT));
         CHECK_TEXT(client_do(&client, "free 0"), "0");
-        CHECK_TEXT(client_do(&client, "info"), info(3 * GIB, LIMIT));
+        CHECK_TEXT(client_do(&client, "info"), info(3 * GIB + MIB, LIMIT));
         CHECK_TEXT(client_do(&client, "alloc 3g"), "0");
         CHECK_EQUAL(client_end(&client), 0);
     }
@@ -51,7 +51,7 @@ TEST(without_kais_file_a_fraction_is_of_the_card)
     struct world world = world_make();
     world_limits(&world, "container=main\nfraction=0.5\n", NULL);
     struct client client = started(&world, "handle");
-    CHECK_TEXT(client_do(&client, "info"), info(7680 * MIB, 7680 * MIB));
+    CHECK_TEXT(client_do(&client, "info"), info(7680 * MIB - CONTEXT, 7680 * MIB));
 }
 
 TEST(processes_of_a_container_share_the_limit)
@@ -61,9 +61,9 @@ TEST(processes_of_a_container_share_the_limit)
     struct client one = started(&world, "handle"), two = started(&world, "getproc");
     CHECK_TEXT(client_do(&one, "alloc 3g"), "0");
     CHECK_TEXT(client_do(&two, "alloc 2g"), "2");
-    CHECK_TEXT(client_do(&two, "alloc 1g"), "0");
-    CHECK_TEXT(client_do(&one, "info"), info(51 * MIB, LIMIT));
-    CHECK_TEXT(client_do(&two, "info"), info(51 * MIB, LIMIT));
+    CHECK_TEXT(client_do(&two, "alloc 800m"), "0");
+    CHECK_TEXT(client_do(&one, "info"), info(75 * MIB, LIMIT));
+    CHECK_TEXT(client_do(&two, "info"), info(75 * MIB, LIMIT));
     CHECK_TEXT(client_do(&one, "free 0"), "0");
     CHECK_TEXT(client_do(&two, "alloc 3g"), "0");
 }
@@ -73,10 +73,10 @@ TEST(what_a_dead_process_held_is_free_again)
     struct world world = world_make();
     world_limits(&world, MEMORY, "4147m");
     struct client one = started(&world, "handle"), two = started(&world, "handle");
-    CHECK_TEXT(client_do(&one, "alloc 4g"), "0");
+    CHECK_TEXT(client_do(&one, "alloc 3800m"), "0");
     CHECK_TEXT(client_do(&two, "alloc 1g"), "2");
     client_kill(&one);
-    CHECK_TEXT(client_do(&two, "alloc 4g"), "0");
+    CHECK_TEXT(client_do(&two, "alloc 3800m"), "0");
 }
 
 TEST(a_program_that_executes_another_leaves_nothing_charged)
@@ -84,12 +84,12 @@ TEST(a_program_that_executes_another_leaves_nothing_charged)
     struct world world = world_make();
     world_limits(&world, MEMORY, "4147m");
     struct client client = started(&world, "handle");
-    CHECK_TEXT(client_do(&client, "alloc 4g"), "0");
+    CHECK_TEXT(client_do(&client, "alloc 3800m"), "0");
     CHECK_TEXT(client_do(&client, "exec"), "0");
     CHECK_TEXT(client_do(&client, "init"), "0");
     CHECK_TEXT(client_do(&client, "context 0"), "0");
-    CHECK_TEXT(client_do(&client, "info"), info(LIMIT, LIMIT));
-    CHECK_TEXT(client_do(&client, "alloc 4g"), "0");
+    CHECK_TEXT(client_do(&client, "info"), info(LIMIT - CONTEXT, LIMIT));
+    CHECK_TEXT(client_do(&client, "alloc 3800m"), "0");
 }
 
 TEST(a_child_of_fork_counts_for_itself)
@@ -100,10 +100,10 @@ TEST(a_child_of_fork_counts_for_itself)
     CHECK_TEXT(client_do(&parent, "fork"), "0");
     CHECK_TEXT(client_do(&parent, "init"), "0");
     CHECK_TEXT(client_do(&parent, "context 0"), "0");
-    CHECK_TEXT(client_do(&parent, "alloc 4g"), "0");
+    CHECK_TEXT(client_do(&parent, "alloc 3800m"), "0");
     CHECK_TEXT(client_do(&other, "alloc 1g"), "2");
     CHECK_EQUAL(client_end(&parent), 0);
-    CHECK_TEXT(client_do(&other, "alloc 4g"), "0");
+    CHECK_TEXT(client_do(&other, "alloc 3800m"), "0");
 }
 
 TEST(a_child_that_ends_takes_nothing_of_its_parent_away)
@@ -111,10 +111,10 @@ TEST(a_child_that_ends_takes_nothing_of_its_parent_away)
     struct world world = world_make();
     world_limits(&world, MEMORY, "4147m");
     struct client parent = started(&world, "handle"), other = started(&world, "handle");
-    CHECK_TEXT(client_do(&parent, "alloc 4g"), "0");
+    CHECK_TEXT(client_do(&parent, "alloc 3800m"), "0");
     CHECK_TEXT(client_do(&parent, "fork-die"), "0");
     CHECK_TEXT(client_do(&other, "alloc 1g"), "2");
-    CHECK_TEXT(client_do(&parent, "info"), info(51 * MIB, LIMIT));
+    CHECK_TEXT(client_do(&parent, "info"), info(147 * MIB, LIMIT));
 }
 
 /* The driver answers 3 to all that such a child asks, and so do we. */
@@ -130,15 +130,27 @@ TEST(a_child_of_a_program_that_uses_cuda_gets_the_drivers_error)
     CHECK_TEXT(client_errors(&client), "");
 }
 
+static const char *nvml(uint64_t total, uint64_t free, uint64_t used)
+{
+    static char text[160];
+    snprintf(text, sizeof(text), "0 %llu %llu %llu | 0 %llu %llu %llu %llu", (unsigned long long)total, (unsigned long long)free,
+             (unsigned long long)used, (unsigned long long)total, (unsigned long long)(total - free - used),
+             (unsigned long long)free, (unsigned long long)used);
+    return text;
+}
+
 TEST(nvml_shows_the_share_too)
 {
     struct world world = world_make();
     world_limits(&world, MEMORY, "4147m");
-    struct client watcher = client_start(&world, "handle", NULL), user = started(&world, "handle");
-    CHECK_TEXT(client_do(&watcher, "nvml 0"), "0 4348444672 4348444672 0 | 0 4348444672 0 4348444672 0");
+    struct client watcher = client_start(&world, "handle", NULL);
+    CHECK_TEXT(client_do(&watcher, "nvml 0"), nvml(LIMIT, LIMIT, 0));
+    struct client user = started(&world, "handle");
     CHECK_TEXT(client_do(&user, "alloc 3g"), "0");
-    CHECK_TEXT(client_do(&user, "nvml 0"), "0 4348444672 1127219200 3221225472 | 0 4348444672 0 1127219200 3221225472");
-    CHECK_TEXT(client_do(&watcher, "nvml 0"), "0 4348444672 1127219200 3221225472 | 0 4348444672 0 1127219200 3221225472");
+    CHECK_TEXT(client_do(&user, "nvml 0"), nvml(LIMIT, LIMIT - 3 * GIB - CONTEXT, 3 * GIB + CONTEXT));
+    CHECK_TEXT(client_do(&watcher, "nvml 0"), nvml(LIMIT, LIMIT - 3 * GIB - CONTEXT, 3 * GIB + CONTEXT));
+    client_kill(&user);
+    CHECK_TEXT(client_do(&watcher, "nvml 0"), nvml(LIMIT, LIMIT, 0));
 }
 
 TEST(free_is_never_above_what_the_card_has_free)
@@ -153,7 +165,7 @@ TEST(free_is_never_above_what_the_card_has_free)
     CHECK_TEXT(client_do(&tenant, "info"), info((15360 - 10240 - 200) * MIB, 13824 * MIB));
     /* The card is full before the limit is reached: the driver's own refusal, and the charge is given back. */
     CHECK_TEXT(client_do(&tenant, "alloc 6g"), "2");
-    CHECK_TEXT(client_do(&tenant, "nvml 0"), "0 14495514624 5158993920 0 | 0 14495514624 9336520704 5158993920 0");
+    CHECK_TEXT(client_do(&tenant, "nvml 0"), nvml(13824 * MIB, 4920 * MIB, CONTEXT));
     CHECK_TEXT(client_errors(&tenant), "");
 }
 
@@ -186,7 +198,7 @@ TEST(the_environment_raises_nothing_in_a_managed_container)
                                                               "CUDA_DEVICE_MEMORY_SHARED_CACHE=/tmp/elsewhere.cache", NULL});
     CHECK_TEXT(client_do(&client, "init"), "0");
     CHECK_TEXT(client_do(&client, "context 0"), "0");
-    CHECK_TEXT(client_do(&client, "info"), info(LIMIT, LIMIT));
+    CHECK_TEXT(client_do(&client, "info"), info(LIMIT - CONTEXT, LIMIT));
     CHECK_EQUAL(access(world.region, F_OK), 0);
 }
 
@@ -198,12 +210,12 @@ TEST(a_process_may_lower_its_own_limit)
     struct client lowered = client_start(&world, "handle", (const char *const[]){"ISOLATOR_MEMORY_LIMIT=1g", NULL});
     CHECK_TEXT(client_do(&lowered, "init"), "0");
     CHECK_TEXT(client_do(&lowered, "context 0"), "0");
-    CHECK_TEXT(client_do(&lowered, "info"), info(GIB, GIB));
-    CHECK_TEXT(client_do(&other, "info"), info(LIMIT, LIMIT));
+    CHECK_TEXT(client_do(&lowered, "info"), info(GIB - CONTEXT - CONTEXT, GIB));
+    CHECK_TEXT(client_do(&other, "info"), info(LIMIT - 2 * CONTEXT, LIMIT));
     struct client raised = client_start(&world, "handle", (const char *const[]){"ISOLATOR_MEMORY_LIMIT=100g", NULL});
     CHECK_TEXT(client_do(&raised, "init"), "0");
     CHECK_TEXT(client_do(&raised, "context 0"), "0");
-    CHECK_TEXT(client_do(&raised, "info"), info(LIMIT, LIMIT));
+    CHECK_TEXT(client_do(&raised, "info"), info(LIMIT - 3 * CONTEXT, LIMIT));
     struct client wrong = client_start(&world, "handle", (const char *const[]){"ISOLATOR_MEMORY_LIMIT=1gb", NULL});
     CHECK_TEXT(client_do(&wrong, "init"), "800");
     CHECK_HAS(client_errors(&wrong), "ISOLATOR_MEMORY_LIMIT=1gb: accepted is");
@@ -223,7 +235,7 @@ TEST(limits_follow_the_files)
     /* A refusal looks at the files first, so a raised limit counts at once. */
     world_limits(&world, "container=main\nmemory=8192m\n", "8294m");
     CHECK_TEXT(client_do(&client, "alloc 3g"), "0");
-    CHECK_TEXT(client_do(&client, "info"), info((8294 - 6144) * MIB, 8294 * MIB));
+    CHECK_TEXT(client_do(&client, "info"), info((8294 - 6144) * MIB - CONTEXT, 8294 * MIB));
     world_limits(&world, "container=main\nmemory=8192\n", "8294m");
     CHECK_TEXT(client_do(&client, "alloc 3g"), "2");
     CHECK_HAS(client_errors(&client), "stays as it was: request: memory=8192: accepted is MiB");
@@ -232,11 +244,11 @@ TEST(limits_follow_the_files)
     for (unsigned tries = 0; tries < 100 && strcmp(client_do(&client, "info"), info(0, 2150 * MIB)) != 0; tries++)
         usleep(100000);
     CHECK_TEXT(client_do(&client, "info"), info(0, 2150 * MIB));
-    CHECK_TEXT(client_do(&client, "nvml 0"), "0 2254438400 0 6442450944 | 0 2254438400 0 0 6442450944");
+    CHECK_TEXT(client_do(&client, "nvml 0"), "0 2254438400 0 6547308544 | 0 2254438400 0 0 6547308544");
     CHECK_TEXT(client_do(&client, "alloc 1"), "2");
     CHECK_TEXT(client_do(&client, "free 0"), "0");
     CHECK_TEXT(client_do(&client, "free 1"), "0");
-    CHECK_TEXT(client_do(&client, "alloc 2150m"), "0");
+    CHECK_TEXT(client_do(&client, "alloc 2050m"), "0");
 }
 
 TEST(a_refusal_says_what_to_do_and_not_too_often)
@@ -248,9 +260,9 @@ TEST(a_refusal_says_what_to_do_and_not_too_often)
     for (unsigned i = 0; i < 50; i++)
         CHECK_TEXT(client_do(&client, "alloc 2g"), "2");
     const char *said = client_errors(&client);
-    CHECK_HAS(said, "container main asked for 2147483648 bytes on device 0 (" T4_UUID ") and has 3221225472 of 4348444672");
+    CHECK_HAS(said, "container main asked for 2147483648 bytes on device 0 (" T4_UUID ") and has 3326083072 of 4348444672");
     CHECK_HAS(said, "by process ");
-    CHECK_HAS(said, "(client) 3221225472");
+    CHECK_HAS(said, "(client) 3326083072");
     CHECK_HAS(said, "raise gpu-memory or gpu-fraction of the pod");
     unsigned lines = 0;
     for (const char *c = said; *c; c++)
@@ -269,7 +281,7 @@ TEST(what_the_library_never_saw_goes_to_the_driver)
     client_do(&bare, "context 0");
     for (unsigned i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
         CHECK_TEXT(client_do(&client, "%s", calls[i]), client_do(&bare, "%s", calls[i]));
-    CHECK_TEXT(client_do(&client, "info"), info(LIMIT, LIMIT));
+    CHECK_TEXT(client_do(&client, "info"), info(LIMIT - CONTEXT, LIMIT));
 }
 
 TEST(without_a_context_the_driver_answers)
@@ -299,7 +311,7 @@ TEST(limits_that_cannot_be_read_refuse_cuda)
     world_limits(&world, MEMORY, NULL);
     CHECK_TEXT(client_do(&client, "init"), "0");
     CHECK_TEXT(client_do(&client, "context 0"), "0");
-    CHECK_TEXT(client_do(&client, "info"), info(4096 * MIB, 4096 * MIB));
+    CHECK_TEXT(client_do(&client, "info"), info(4096 * MIB - CONTEXT, 4096 * MIB));
 
     CHECK(unlink(world_path(&world, "vgpu/limits/..2/uid", path)) == 0);
     struct client second = client_start(&world, "handle", NULL);

@@ -77,8 +77,9 @@ TEST(a_region_reads_as_the_page_says)
     CHECK_EQUAL(u64(r, 1608), 0);
     CHECK_EQUAL(u64(r, 1728), 100);
     CHECK_EQUAL(u32(r, 1856), client.pid);
+    CHECK_EQUAL(u64(r, 1856 + 8), CONTEXT);
     CHECK_EQUAL(u64(r, 1856 + 8 + 16), 3 * GIB);
-    CHECK_EQUAL(u64(r, 1856 + 8 + 32), 3 * GIB);
+    CHECK_EQUAL(u64(r, 1856 + 8 + 32), 3 * GIB + CONTEXT);
     CHECK_EQUAL(u32(r, 1856 + 1928), 1);
     CHECK_EQUAL(u64(r, 1856 + 1936), 0);
     CHECK_EQUAL(u32(r, 2008896), 1);
@@ -94,8 +95,8 @@ TEST(a_region_reads_as_the_page_says)
     CHECK_EQUAL(u64(e, 16), 1191936);
     CHECK_EQUAL(u32(e, 24), 1024);
     CHECK_EQUAL(u32(e, 28), 16);
-    CHECK_EQUAL(u64(e, 4096), 3 * GIB);
-    CHECK_EQUAL(u64(e, 4096 + 8), 1);
+    CHECK_EQUAL(u64(e, 4096), 3 * GIB + CONTEXT);
+    CHECK_EQUAL(u64(e, 4096 + 8), 2);
     CHECK_EQUAL(u64(e, 4096 + 64), UINT64_C(4348444672));
     CHECK_EQUAL(u64(e, 4096 + 72), 15360 * MIB);
     CHECK_EQUAL(u64(e, 4096 + 80), 15360 * MIB);
@@ -107,13 +108,14 @@ TEST(a_region_reads_as_the_page_says)
     CHECK(u64(e, 12288 + 8) > 0);
     CHECK(u64(e, 12288 + 16) > 0);
     CHECK_TEXT((const char *)e + 12288 + 56, "client");
-    CHECK_EQUAL(u64(e, 143360 + 8 + 8 * (u64(e, 143360 + 24) & 1)), 3 * GIB);
+    CHECK_EQUAL(u64(e, 143360 + 8 + 8 * (u64(e, 143360 + 24) & 1)), 3 * GIB + CONTEXT);
 
     client_kill(&client);
     struct client next = started(&world);
     CHECK_EQUAL(u32(r, 1856), next.pid);
-    CHECK_EQUAL(u64(r, 1856 + 8 + 32), 0);
-    CHECK_EQUAL(u64(e, 4096), 0);
+    CHECK_EQUAL(u64(r, 1856 + 8 + 16), 0);
+    CHECK_EQUAL(u64(r, 1856 + 8 + 32), CONTEXT);
+    CHECK_EQUAL(u64(e, 4096), CONTEXT);
 }
 
 TEST(the_lock_file_tells_who_is_attached)
@@ -229,7 +231,7 @@ TEST(a_removed_region_gives_no_second_allowance)
 {
     struct world world = managed();
     struct client client = started(&world);
-    CHECK_TEXT(client_do(&client, "alloc 4g"), "0");
+    CHECK_TEXT(client_do(&client, "alloc 3800m"), "0");
     CHECK_EQUAL(unlink(world.region), 0);
     struct client second = client_start(&world, "handle", NULL);
     CHECK_TEXT(client_do(&second, "init"), "800");
@@ -247,7 +249,7 @@ TEST(the_directory_of_the_region_is_made_in_the_volume_for_every_user)
     struct stat status;
     CHECK_EQUAL(rmdir(world_path(&world, "vgpu/containers/" WORLD_UID "_main", path)), 0);
     struct client client = started(&world);
-    CHECK_TEXT(client_do(&client, "alloc 4g"), "0");
+    CHECK_TEXT(client_do(&client, "alloc 3800m"), "0");
     CHECK_EQUAL(stat(path, &status), 0);
     CHECK_EQUAL(status.st_mode & 07777, 0777);
 }
@@ -290,7 +292,7 @@ TEST(many_that_start_together_share_one_region)
         char answer[2];
         CHECK(read(clients[i].answers, answer, 2) == 2 && answer[0] == '0');
         CHECK_TEXT(client_do(&clients[i], "context 0"), "0");
-        CHECK_TEXT(client_do(&clients[i], "alloc 200m"), "0");
+        CHECK_TEXT(client_do(&clients[i], "alloc 100m"), "0");
     }
     CHECK_TEXT(client_do(&clients[3], "info"), "0 993001472 4348444672");
 }

@@ -10,6 +10,9 @@
 #define MIB (UINT64_C(1) << 20)
 #define GIB (UINT64_C(1) << 30)
 
+/* What a context costs on the fake card; NVML books it for the process, so the library measures it. */
+#define CONTEXT (100 * MIB)
+
 #define T4_UUID "GPU-11111111-2222-3333-4444-555555555555"
 #define WORLD_UID "0c9e7a52-6d2f-4b7e-9a53-b7a35d0c1f11"
 

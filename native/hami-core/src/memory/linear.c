@@ -1,41 +1,155 @@
-/* cuMemAlloc and cuMemFree: the plain way to take device memory. */
-#include "../charge.h"
+/* Plain device memory: cuMemAlloc and its kin, and cuMemFree. */
+#include "linear.h"
+
+#include <stdlib.h>
+#include <string.h>
+
 #include "../container.h"
+#include "../devices.h"
 #include "../driver.h"
 #include "../hooks.h"
+#include "pools.h"
+
+static struct records *linear(void)
+{
+    return &process->holdings.linear;
+}
+
+/* After the driver's answer: the charge goes to the pointer or back. */
+static CUresult conclude(CUresult result, struct charge *charge, CUdeviceptr pointer)
+{
+    if (result == CUDA_SUCCESS && !charge_bind(linear(), charge, pointer)) {
+        cuda.cuMemFree_v2(pointer);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (result != CUDA_SUCCESS)
+        charge_give_back(charge);
+    return result;
+}
+
+static CUresult begin(struct charge *charge, uint64_t bytes)
+{
+    struct payer payer;
+    CUresult result = charge_current(&payer);
+    return result == CUDA_SUCCESS ? charge_take(charge, payer, CHARGE_DATA, bytes) : result;
+}
+
+/* HAMi: with CUDA_OVERSUBSCRIBE=true, what the limit allows and the card has not is served from managed memory, which the driver
+ * moves between card and host. Only where the card can be used from both sides at once. */
+static bool may_oversubscribe(void)
+{
+    const char *value = getenv("CUDA_OVERSUBSCRIBE");
+    CUdevice device;
+    int concurrent = 0;
+    return value && strcmp(value, "true") == 0 && cuda.cuCtxGetDevice(&device) == CUDA_SUCCESS &&
+           cuda.cuDeviceGetAttribute(&concurrent, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, device) == CUDA_SUCCESS &&
+           concurrent;
+}
 
 CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 {
     struct charge charge;
-    unsigned device;
-    CUresult result = charge_current_device(&device);
-
-    if (result == CUDA_SUCCESS)
-        result = charge_take(&charge, device, CHARGE_DATA, bytesize);
+    CUresult result = begin(&charge, bytesize);
     if (result != CUDA_SUCCESS)
         return result;
     result = cuda.cuMemAlloc_v2(dptr, bytesize);
-    if (result == CUDA_SUCCESS && !charge_bind(&charge, *dptr)) {
-        cuda.cuMemFree_v2(*dptr);
-        result = CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    if (result != CUDA_SUCCESS)
-        charge_give_back(&charge);
-    return result;
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && may_oversubscribe())
+        result = cuda.cuMemAllocManaged(dptr, bytesize, CU_MEM_ATTACH_GLOBAL);
+    return conclude(result, &charge, result == CUDA_SUCCESS ? *dptr : 0);
 }
 
-/* The entry goes before the driver's free, since another thread may be given the same address right after it. */
-CUresult cuMemFree_v2(CUdeviceptr dptr)
+CUresult cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned int bytesize)
 {
     struct charge charge;
+    CUresult result = begin(&charge, bytesize);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = cuda.cuMemAlloc(dptr, bytesize);
+    return conclude(result, &charge, result == CUDA_SUCCESS ? *dptr : 0);
+}
+
+/* Charged in full, though the driver may keep it on the host: it may also all be on the card. */
+CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags)
+{
+    struct charge charge;
+    CUresult result = begin(&charge, bytesize);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = cuda.cuMemAllocManaged(dptr, bytesize, flags);
+    return conclude(result, &charge, result == CUDA_SUCCESS ? *dptr : 0);
+}
+
+/* The pitch is known only afterwards; drivers round it up to 512 bytes or less. */
+static uint64_t pitched_bytes(uint64_t width, uint64_t height)
+{
+    enum { PITCH = 512 };
+    uint64_t pitch = (width + PITCH - 1) / PITCH * PITCH, bytes;
+    return pitch < width || __builtin_mul_overflow(pitch, height, &bytes) ? UINT64_MAX : bytes;
+}
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height, unsigned int ElementSizeBytes)
+{
+    struct charge charge;
+    CUresult result = begin(&charge, pitched_bytes(WidthInBytes, Height));
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = cuda.cuMemAllocPitch_v2(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
+    if (result == CUDA_SUCCESS)
+        charge_correct(&charge, (uint64_t)*pPitch * Height);
+    return conclude(result, &charge, result == CUDA_SUCCESS ? *dptr : 0);
+}
+
+CUresult cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned int WidthInBytes, unsigned int Height,
+                         unsigned int ElementSizeBytes)
+{
+    struct charge charge;
+    CUresult result = begin(&charge, pitched_bytes(WidthInBytes, Height));
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = cuda.cuMemAllocPitch(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
+    if (result == CUDA_SUCCESS)
+        charge_correct(&charge, (uint64_t)*pPitch * Height);
+    return conclude(result, &charge, result == CUDA_SUCCESS ? *dptr : 0);
+}
+
+struct departure linear_depart(CUdeviceptr pointer)
+{
+    struct departure departure;
+    departure.known = records_take(linear(), pointer, &departure.record);
+    return departure;
+}
+
+void linear_departed(const struct departure *departure, CUresult result)
+{
+    const struct record *record = &departure->record;
+    if (!departure->known)
+        return;
+    if (result != CUDA_SUCCESS)
+        records_add(linear(), *record);
+    else if (record->kind == LINEAR_POOLED)
+        pool_freed(record);
+    else
+        charge_give_back(&(struct charge){{record->device, NULL}, CHARGE_DATA, record->bytes});
+}
+
+CUresult cuMemFree_v2(CUdeviceptr dptr)
+{
     CUresult result = container_enter();
     if (result != CUDA_SUCCESS)
         return result;
-    bool charged = charge_unbind(dptr, &charge);
+    struct departure departure = linear_depart(dptr);
     result = cuda.cuMemFree_v2(dptr);
-    if (charged && result == CUDA_SUCCESS)
-        charge_give_back(&charge);
-    else if (charged)
-        charge_bind(&charge, dptr);
+    linear_departed(&departure, result);
+    return result;
+}
+
+CUresult cuMemFree(CUdeviceptr_v1 dptr)
+{
+    CUresult result = container_enter();
+    if (result != CUDA_SUCCESS)
+        return result;
+    struct departure departure = linear_depart(dptr);
+    result = cuda.cuMemFree(dptr);
+    linear_departed(&departure, result);
     return result;
 }

@@ -1,0 +1,270 @@
+#include "graphs.h"
+
+#include <stdlib.h>
+
+#include "../container.h"
+#include "../devices.h"
+#include "../driver.h"
+#include "../hooks.h"
+#include "../quiet.h"
+
+/* Of one executable graph: bytes of its memory nodes on each device. */
+struct graph {
+    uint64_t bytes[REGION_DEVICES];
+};
+
+static struct holdings *holdings(void)
+{
+    return &process->holdings;
+}
+
+static bool reserved(unsigned device, uint64_t *bytes)
+{
+    cuuint64_t value;
+    if (cuda.cuDeviceGetGraphMemAttribute(device_handle(device), CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &value) != CUDA_SUCCESS)
+        return false;
+    *bytes = value;
+    return true;
+}
+
+/* Under the device's lock. */
+static void settle_one(unsigned device)
+{
+    struct charge *charge = &holdings()->graph_memory[device];
+    uint64_t bytes;
+    if (reserved(device, &bytes)) {
+        charge->payer.device = device;
+        charge_correct(charge, bytes);
+    }
+}
+
+void graphs_settle(void)
+{
+    for (unsigned device = 0; device < REGION_DEVICES; device++) {
+        /* One that is being launched settles itself. */
+        if (!holdings()->graph_memory[device].bytes || !lock_try(&holdings()->graph_lock[device]))
+            continue;
+        struct quiet quiet = quiet_begin();
+        settle_one(device);
+        quiet_end(quiet);
+        lock_drop(&holdings()->graph_lock[device]);
+    }
+}
+
+void graphs_trim(unsigned device)
+{
+    if (!holdings()->graph_memory[device].bytes || !lock_try(&holdings()->graph_lock[device]))
+        return;
+    cuda.cuDeviceGraphMemTrim(device_handle(device));
+    settle_one(device);
+    lock_drop(&holdings()->graph_lock[device]);
+}
+
+static bool add_nodes(CUgraph graph, struct graph *sum);
+
+static bool add_node(CUgraphNode node, struct graph *sum)
+{
+    CUDA_MEM_ALLOC_NODE_PARAMS params;
+    CUgraphNodeType type;
+    CUgraph child;
+    struct payer payer;
+
+    if (cuda.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS)
+        return false;
+    switch (type) {
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
+        if (cuda.cuGraphMemAllocNodeGetParams(node, &params) != CUDA_SUCCESS ||
+            charge_device(params.poolProps.location.id, &payer) != CUDA_SUCCESS)
+            return false;
+        if (payer.device != DEVICE_NONE)
+            sum->bytes[payer.device] += params.bytesize;
+        return payer.device != DEVICE_NONE;
+    case CU_GRAPH_NODE_TYPE_GRAPH: return cuda.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS && add_nodes(child, sum);
+    }
+    return false;
+}
+
+/* True: the graph has memory nodes. */
+static bool add_nodes(CUgraph graph, struct graph *sum)
+{
+    size_t count = 0;
+    bool any = false;
+    if (cuda.cuGraphGetNodes(graph, NULL, &count) != CUDA_SUCCESS || count == 0)
+        return false;
+    CUgraphNode *nodes = calloc(count, sizeof(CUgraphNode));
+    if (nodes && cuda.cuGraphGetNodes(graph, nodes, &count) == CUDA_SUCCESS)
+        for (size_t i = 0; i < count; i++)
+            any |= add_node(nodes[i], sum);
+    free(nodes);
+    return any;
+}
+
+/* After the driver has made an executable graph. */
+static CUresult instantiated(CUresult result, const CUgraphExec *made, CUgraph source)
+{
+    struct graph sum = {{0}}, *kept;
+    if (result != CUDA_SUCCESS || process->attachment != COUNTED)
+        return result;
+    struct quiet quiet = quiet_begin();
+    bool any = add_nodes(source, &sum);
+    quiet_end(quiet);
+    if (!any)
+        return result;
+    kept = malloc(sizeof(*kept));
+    if (kept)
+        *kept = sum;
+    if (kept && records_add(&holdings()->graphs, (struct record){.key = (uintptr_t)*made, .owner = (uintptr_t)kept}))
+        return result;
+    free(kept);
+    cuda.cuGraphExecDestroy(*made);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuGraphInstantiate(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer, size_t bufferSize)
+{
+    CUresult result = container_enter();
+    return result == CUDA_SUCCESS
+               ? instantiated(cuda.cuGraphInstantiate(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize), phGraphExec, hGraph)
+               : result;
+}
+
+CUresult cuGraphInstantiate_v2(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer,
+                               size_t bufferSize)
+{
+    CUresult result = container_enter();
+    return result == CUDA_SUCCESS ? instantiated(cuda.cuGraphInstantiate_v2(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize),
+                                                 phGraphExec, hGraph)
+                                  : result;
+}
+
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph, unsigned long long flags)
+{
+    CUresult result = container_enter();
+    return result == CUDA_SUCCESS ? instantiated(cuda.cuGraphInstantiateWithFlags(phGraphExec, hGraph, flags), phGraphExec, hGraph)
+                                  : result;
+}
+
+CUresult cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
+{
+    CUresult result = container_enter();
+    return result == CUDA_SUCCESS
+               ? instantiated(cuda.cuGraphInstantiateWithParams(phGraphExec, hGraph, instantiateParams), phGraphExec, hGraph)
+               : result;
+}
+
+CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *phGraphExec, CUgraph hGraph,
+                                           CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
+{
+    CUresult result = container_enter();
+    return result == CUDA_SUCCESS
+               ? instantiated(cuda.cuGraphInstantiateWithParams_ptsz(phGraphExec, hGraph, instantiateParams), phGraphExec, hGraph)
+               : result;
+}
+
+static void unlock(const bool locked[REGION_DEVICES])
+{
+    for (unsigned device = 0; device < REGION_DEVICES; device++)
+        if (locked[device])
+            lock_drop(&holdings()->graph_lock[device]);
+}
+
+/* Charges what the driver will have to take for this graph beyond what it keeps already, and leaves the devices locked. */
+static CUresult reserve(const struct graph *graph, bool locked[REGION_DEVICES])
+{
+    for (unsigned device = 0; device < REGION_DEVICES; device++) {
+        struct charge growth, *kept = &holdings()->graph_memory[device];
+        if (!graph->bytes[device])
+            continue;
+        lock_take(&holdings()->graph_lock[device]);
+        locked[device] = true;
+        settle_one(device);
+        if (graph->bytes[device] <= kept->bytes)
+            continue;
+        CUresult result =
+            charge_take(&growth, (struct payer){device, NULL}, CHARGE_DATA, graph->bytes[device] - kept->bytes);
+        if (result != CUDA_SUCCESS)
+            return result;
+        kept->payer.device = device;
+        kept->bytes += growth.bytes;
+    }
+    return CUDA_SUCCESS;
+}
+
+/* What the driver keeps after a launch was enough for this graph: nodes that are freed within it may share memory. */
+static void settle_after(struct graph *graph, const bool locked[REGION_DEVICES], CUresult result)
+{
+    for (unsigned device = 0; device < REGION_DEVICES; device++) {
+        const struct charge *kept = &holdings()->graph_memory[device];
+        if (!locked[device])
+            continue;
+        settle_one(device);
+        if (result == CUDA_SUCCESS && kept->bytes > 0 && kept->bytes < graph->bytes[device])
+            graph->bytes[device] = kept->bytes;
+    }
+}
+
+static CUresult launch(CUgraphExec exec, CUstream stream, CUresult (*ask)(CUgraphExec, CUstream))
+{
+    bool locked[REGION_DEVICES] = {false};
+    struct record record;
+    CUresult result = container_enter();
+    if (result != CUDA_SUCCESS || !records_find(&holdings()->graphs, (uintptr_t)exec, &record))
+        return result == CUDA_SUCCESS ? ask(exec, stream) : result;
+    struct graph *graph = (struct graph *)(uintptr_t)record.owner;
+    struct quiet quiet = quiet_begin();
+    result = reserve(graph, locked);
+    quiet_end(quiet);
+    if (result == CUDA_SUCCESS)
+        result = ask(exec, stream);
+    quiet = quiet_begin();
+    settle_after(graph, locked, result);
+    quiet_end(quiet);
+    unlock(locked);
+    return result;
+}
+
+CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream)
+{
+    return launch(hGraphExec, hStream, cuda.cuGraphLaunch);
+}
+
+CUresult cuGraphLaunch_ptsz(CUgraphExec hGraphExec, CUstream hStream)
+{
+    return launch(hGraphExec, hStream, cuda.cuGraphLaunch_ptsz);
+}
+
+CUresult cuGraphUpload(CUgraphExec hGraphExec, CUstream hStream)
+{
+    return launch(hGraphExec, hStream, cuda.cuGraphUpload);
+}
+
+CUresult cuGraphUpload_ptsz(CUgraphExec hGraphExec, CUstream hStream)
+{
+    return launch(hGraphExec, hStream, cuda.cuGraphUpload_ptsz);
+}
+
+CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
+{
+    struct record record;
+    CUresult result = container_enter();
+    if (result != CUDA_SUCCESS)
+        return result;
+    bool known = records_take(&holdings()->graphs, (uintptr_t)hGraphExec, &record);
+    result = cuda.cuGraphExecDestroy(hGraphExec);
+    if (known && result == CUDA_SUCCESS)
+        free((void *)(uintptr_t)record.owner);
+    else if (known)
+        records_add(&holdings()->graphs, record);
+    return result;
+}
+
+CUresult cuDeviceGraphMemTrim(CUdevice device)
+{
+    struct payer payer;
+    CUresult result = charge_device(device, &payer);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = cuda.cuDeviceGraphMemTrim(device);
+    graphs_settle();
+    return result;
+}

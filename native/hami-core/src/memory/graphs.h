@@ -1,0 +1,11 @@
+/* Memory that graphs allocate. The driver takes it when a graph is launched and keeps it, per device, for all graphs. */
+#ifndef GRAPHS_H
+#define GRAPHS_H
+
+/* Reads again what the driver keeps for graphs. */
+void graphs_settle(void);
+
+/* Has it give back what no graph uses. */
+void graphs_trim(unsigned device);
+
+#endif

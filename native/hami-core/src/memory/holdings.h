@@ -1,0 +1,50 @@
+/* What one process holds of the driver's memory, by the way it was taken. All zero holds nothing; a child of fork begins so. */
+#ifndef HOLDINGS_H
+#define HOLDINGS_H
+
+#include "../charge.h"
+#include "../records.h"
+#include "../region_layout.h"
+
+struct pool;
+
+/* Device memory without an API that tells its size: contexts, modules, stacks and heaps. */
+struct overhead {
+    struct lock lock;
+    unsigned contexts;
+    struct charge charge;
+};
+
+/* A range of addresses, or of a multicast object, and the memory behind it. */
+struct mapping {
+    uint64_t space; /* 0: addresses, else the multicast object */
+    uint64_t start;
+    uint64_t length;
+    uint64_t handle;
+};
+
+struct mappings {
+    struct lock lock;
+    size_t count;
+    size_t room;
+    struct mapping *sorted; /* by space, then start */
+};
+
+struct holdings {
+    struct records linear;   /* device pointers; owner: the context, or for pooled memory the pool */
+    struct records arrays;   /* array handles; owner: the context */
+    struct records handles;  /* cuMemCreate's handles; owner: references */
+    struct records contexts; /* contexts; owner: references */
+    struct records modules;  /* modules and libraries; bytes: what the overhead grew by */
+    struct records graphs;   /* executable graphs with memory nodes; bytes: of those */
+    struct mappings mappings;
+    struct lock pools_lock;
+    struct pool *pools;
+    struct lock primary_lock;
+    CUcontext primary[REGION_DEVICES];
+    struct overhead overhead[REGION_DEVICES];
+    struct lock graph_lock[REGION_DEVICES];
+    struct charge graph_memory[REGION_DEVICES];
+};
+
+#endif

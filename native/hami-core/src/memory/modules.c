@@ -1,0 +1,124 @@
+/* Code and its globals. What they take shows only in NVML's figure for the process, now or, with lazy loading, at the first launch,
+ * where it is found before the next refusal. */
+#include "../container.h"
+#include "../devices.h"
+#include "../driver.h"
+#include "../hooks.h"
+#include "overhead.h"
+
+/* Notes what a load made the overhead grow by, so that the unload gives it back. */
+static CUresult loaded(CUresult result, const struct payer *payer, const void *handle)
+{
+    if (result != CUDA_SUCCESS)
+        return result;
+    uint64_t grown = overhead_settle(payer->device);
+    if (grown)
+        records_add(&process->holdings.modules,
+                    (struct record){.key = (uintptr_t)handle, .bytes = grown, .device = payer->device});
+    return result;
+}
+
+static CUresult unloaded(CUresult result, const struct record *record)
+{
+    if (result == CUDA_SUCCESS)
+        overhead_shrink(record->device, record->bytes);
+    else
+        records_add(&process->holdings.modules, *record);
+    return result;
+}
+
+CUresult cuModuleLoad(CUmodule *module, const char *fname)
+{
+    struct payer payer;
+    CUresult result = charge_current(&payer);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = cuda.cuModuleLoad(module, fname);
+    return loaded(result, &payer, result == CUDA_SUCCESS ? *module : NULL);
+}
+
+CUresult cuModuleLoadData(CUmodule *module, const void *image)
+{
+    struct payer payer;
+    CUresult result = charge_current(&payer);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = cuda.cuModuleLoadData(module, image);
+    return loaded(result, &payer, result == CUDA_SUCCESS ? *module : NULL);
+}
+
+CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions, CUjit_option *options,
+                            void **optionValues)
+{
+    struct payer payer;
+    CUresult result = charge_current(&payer);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = cuda.cuModuleLoadDataEx(module, image, numOptions, options, optionValues);
+    return loaded(result, &payer, result == CUDA_SUCCESS ? *module : NULL);
+}
+
+CUresult cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin)
+{
+    struct payer payer;
+    CUresult result = charge_current(&payer);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = cuda.cuModuleLoadFatBinary(module, fatCubin);
+    return loaded(result, &payer, result == CUDA_SUCCESS ? *module : NULL);
+}
+
+CUresult cuModuleUnload(CUmodule hmod)
+{
+    struct record record;
+    CUresult result = container_enter();
+    if (result != CUDA_SUCCESS)
+        return result;
+    bool known = records_take(&process->holdings.modules, (uintptr_t)hmod, &record);
+    result = cuda.cuModuleUnload(hmod);
+    return known ? unloaded(result, &record) : result;
+}
+
+/* A library belongs to no context: it may be loaded before there is one, and is put into each as it is used. */
+static struct payer current_if_any(void)
+{
+    struct payer payer;
+    return charge_current(&payer) == CUDA_SUCCESS ? payer : (struct payer){DEVICE_NONE, NULL};
+}
+
+CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jitOptions, void **jitOptionsValues,
+                           unsigned int numJitOptions, CUlibraryOption *libraryOptions, void **libraryOptionValues,
+                           unsigned int numLibraryOptions)
+{
+    CUresult result = container_enter();
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = cuda.cuLibraryLoadData(library, code, jitOptions, jitOptionsValues, numJitOptions, libraryOptions,
+                                    libraryOptionValues, numLibraryOptions);
+    struct payer payer = current_if_any();
+    return loaded(result, &payer, result == CUDA_SUCCESS ? *library : NULL);
+}
+
+CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_option *jitOptions, void **jitOptionsValues,
+                               unsigned int numJitOptions, CUlibraryOption *libraryOptions, void **libraryOptionValues,
+                               unsigned int numLibraryOptions)
+{
+    CUresult result = container_enter();
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = cuda.cuLibraryLoadFromFile(library, fileName, jitOptions, jitOptionsValues, numJitOptions, libraryOptions,
+                                        libraryOptionValues, numLibraryOptions);
+    struct payer payer = current_if_any();
+    return loaded(result, &payer, result == CUDA_SUCCESS ? *library : NULL);
+}
+
+CUresult cuLibraryUnload(CUlibrary library)
+{
+    struct record record;
+    CUresult result = container_enter();
+    if (result != CUDA_SUCCESS)
+        return result;
+    bool known = records_take(&process->holdings.modules, (uintptr_t)library, &record);
+    result = cuda.cuLibraryUnload(library);
+    return known ? unloaded(result, &record) : result;
+}

@@ -1,0 +1,115 @@
+#include "overhead.h"
+
+#include "../container.h"
+#include "../devices.h"
+#include "../driver.h"
+#include "../kai.h"
+#include "../nvml_cards.h"
+
+static struct overhead *overhead_of(unsigned device)
+{
+    return &process->holdings.overhead[device];
+}
+
+uint64_t overhead_estimate_mib(int major, int minor)
+{
+    switch (major) {
+    case 7: return minor >= 5 ? 100 : 300;
+    case 8: return minor == 0 ? 420 : 260;
+    case 9: return 520;
+    default: return major < 7 ? 150 : 560;
+    }
+}
+
+static uint64_t estimate(CUdevice device)
+{
+    int major = 0, minor = 0;
+    cuda.cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
+    cuda.cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
+    return overhead_estimate_mib(major, minor) * MIB;
+}
+
+/* What NVML books for this process beside its other charges. Another thread in the middle of an allocation makes it too small,
+ * never too large: memory is charged before it is taken and released after. False: not known. */
+static bool measure(unsigned device, uint64_t *bytes)
+{
+    uint64_t booked, held = charge_held(device), own = overhead_of(device)->charge.bytes;
+    uint32_t pid = container_host_pid();
+    if (pid == 0 || !nvml_process_memory(container.region.file->hami.uuids[device], pid, &booked))
+        return false;
+    uint64_t others = held > own ? held - own : 0;
+    *bytes = booked > others ? booked - others : 0;
+    return true;
+}
+
+CUresult overhead_before_context(struct payer payer, struct charge *charge)
+{
+    if (payer.device == DEVICE_NONE) {
+        *charge = (struct charge){payer, CHARGE_OVERHEAD, 0};
+        return CUDA_SUCCESS;
+    }
+    return charge_take(charge, payer, CHARGE_OVERHEAD, estimate(device_handle(payer.device)));
+}
+
+void overhead_after_context(const struct charge *charge, CUresult result)
+{
+    unsigned device = charge->payer.device;
+    uint64_t measured;
+    if (device == DEVICE_NONE)
+        return;
+    if (result != CUDA_SUCCESS) {
+        charge_give_back(charge);
+        return;
+    }
+    struct overhead *overhead = overhead_of(device);
+    lock_take(&overhead->lock);
+    uint64_t before = overhead->charge.bytes;
+    overhead->charge = (struct charge){{device, NULL}, CHARGE_OVERHEAD, before + charge->bytes};
+    overhead->contexts++;
+    if (measure(device, &measured))
+        charge_correct(&overhead->charge, measured > before ? measured : before);
+    else
+        container_mark_estimated();
+    lock_drop(&overhead->lock);
+}
+
+void overhead_context_gone(unsigned device)
+{
+    uint64_t measured;
+    if (device == DEVICE_NONE)
+        return;
+    struct overhead *overhead = overhead_of(device);
+    lock_take(&overhead->lock);
+    uint64_t left = overhead->contexts > 1 ? overhead->charge.bytes / overhead->contexts * (overhead->contexts - 1) : 0;
+    if (overhead->contexts > 0)
+        overhead->contexts--;
+    if (overhead->contexts > 0 && measure(device, &measured) && measured > left)
+        left = measured;
+    charge_correct(&overhead->charge, left);
+    lock_drop(&overhead->lock);
+}
+
+uint64_t overhead_settle(unsigned device)
+{
+    uint64_t measured, grown = 0;
+    /* One that is being changed settles itself. */
+    if (device == DEVICE_NONE || !lock_try(&overhead_of(device)->lock))
+        return 0;
+    struct overhead *overhead = overhead_of(device);
+    if (overhead->contexts > 0 && measure(device, &measured) && measured > overhead->charge.bytes) {
+        grown = measured - overhead->charge.bytes;
+        charge_correct(&overhead->charge, measured);
+    }
+    lock_drop(&overhead->lock);
+    return grown;
+}
+
+void overhead_shrink(unsigned device, uint64_t bytes)
+{
+    if (device == DEVICE_NONE || bytes == 0)
+        return;
+    struct overhead *overhead = overhead_of(device);
+    lock_take(&overhead->lock);
+    charge_correct(&overhead->charge, overhead->charge.bytes > bytes ? overhead->charge.bytes - bytes : 0);
+    lock_drop(&overhead->lock);
+}

@@ -1,0 +1,332 @@
+#include "pools.h"
+
+#include <stdlib.h>
+
+#include "../container.h"
+#include "../devices.h"
+#include "../driver.h"
+#include "../hooks.h"
+#include "../quiet.h"
+#include "contexts.h"
+#include "linear.h"
+
+/* The driver takes memory for a pool in pieces of at least this. */
+enum { POOL_GRANULE = 2 << 20 };
+
+/* One pool of this process. The lock is held from the reservation until the charge is what the driver says, so that no other
+ * thread's growth is taken for this one's. */
+struct pool {
+    struct pool *next;
+    struct lock lock;
+    CUmemoryPool handle;
+    struct charge charge;
+    uint64_t live; /* bytes of its pointers that are not freed */
+    bool by_pointers; /* the driver no longer tells what it holds (destroyed), or never did: it is what its pointers are */
+};
+
+static uint64_t rounded(uint64_t bytes)
+{
+    uint64_t up = bytes + POOL_GRANULE - 1;
+    return up < bytes ? UINT64_MAX : up / POOL_GRANULE * POOL_GRANULE;
+}
+
+static struct pool *find(CUmemoryPool handle)
+{
+    struct pool *pool = process->holdings.pools;
+    while (pool && (pool->handle != handle || pool->by_pointers))
+        pool = pool->next;
+    return pool;
+}
+
+/* The pool of a handle, noted now if it was not. NULL: no memory. */
+static struct pool *pool_of(CUmemoryPool handle, struct payer payer)
+{
+    struct holdings *holdings = &process->holdings;
+    lock_take(&holdings->pools_lock);
+    struct pool *pool = find(handle);
+    if (!pool && (pool = calloc(1, sizeof(*pool)))) {
+        pool->handle = handle;
+        pool->charge = (struct charge){{payer.device, NULL}, CHARGE_DATA, 0};
+        pool->next = holdings->pools;
+        holdings->pools = pool;
+    }
+    lock_drop(&holdings->pools_lock);
+    return pool;
+}
+
+/* Under the pool's lock. */
+static void settle_one(struct pool *pool)
+{
+    cuuint64_t reserved;
+    if (!pool->by_pointers &&
+        cuda.cuMemPoolGetAttribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) != CUDA_SUCCESS)
+        pool->by_pointers = true;
+    charge_correct(&pool->charge, pool->by_pointers ? pool->live : reserved);
+}
+
+static void for_each_at_rest(void (*act)(struct pool *pool), unsigned device)
+{
+    struct holdings *holdings = &process->holdings;
+    if (!__atomic_load_n(&holdings->pools, __ATOMIC_ACQUIRE))
+        return;
+    struct quiet quiet = quiet_begin();
+    lock_take(&holdings->pools_lock);
+    for (struct pool *pool = holdings->pools; pool; pool = pool->next) {
+        /* One that is in use settles itself. */
+        if ((device != DEVICE_NONE && pool->charge.payer.device != device) || !lock_try(&pool->lock))
+            continue;
+        act(pool);
+        lock_drop(&pool->lock);
+    }
+    lock_drop(&holdings->pools_lock);
+    quiet_end(quiet);
+}
+
+void pools_settle(void)
+{
+    for_each_at_rest(settle_one, DEVICE_NONE);
+}
+
+static void trim_one(struct pool *pool)
+{
+    if (!pool->by_pointers)
+        cuda.cuMemPoolTrimTo(pool->handle, 0);
+    settle_one(pool);
+}
+
+void pools_trim(unsigned device)
+{
+    for_each_at_rest(trim_one, device);
+}
+
+/* A stream-ordered call, in the legacy or the per-thread form of the default stream. */
+struct call {
+    CUstream stream;
+    CUmemoryPool pool; /* NULL: the current pool of the stream's device */
+    bool per_thread;
+};
+
+static CUresult ask_driver(const struct call *call, CUdeviceptr *pointer, size_t bytes)
+{
+    if (call->pool)
+        return call->per_thread ? cuda.cuMemAllocFromPoolAsync_ptsz(pointer, bytes, call->pool, call->stream)
+                                : cuda.cuMemAllocFromPoolAsync(pointer, bytes, call->pool, call->stream);
+    return call->per_thread ? cuda.cuMemAllocAsync_ptsz(pointer, bytes, call->stream)
+                            : cuda.cuMemAllocAsync(pointer, bytes, call->stream);
+}
+
+/* Under stream capture the call makes a node of a graph and takes nothing. */
+static bool is_capturing(const struct call *call)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    CUresult result = call->per_thread ? cuda.cuStreamIsCapturing_ptsz(call->stream, &status)
+                                       : cuda.cuStreamIsCapturing(call->stream, &status);
+    return result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+static CUresult pool_for(const struct call *call, struct pool **pool)
+{
+    struct payer payer;
+    CUdevice device;
+    CUmemoryPool handle = call->pool;
+    struct pool *known = NULL;
+
+    if (handle) {
+        lock_take(&process->holdings.pools_lock);
+        known = find(handle);
+        lock_drop(&process->holdings.pools_lock);
+    }
+    *pool = known;
+    if (known)
+        return CUDA_SUCCESS;
+    CUresult result = context_device_of_stream(call->stream, call->per_thread, &device);
+    if (result == CUDA_SUCCESS && !handle)
+        result = cuda.cuDeviceGetMemPool(&handle, device);
+    if (result == CUDA_SUCCESS)
+        result = charge_device(device, &payer);
+    if (result == CUDA_SUCCESS && !(*pool = pool_of(handle, payer)))
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    return result;
+}
+
+/* Room for a request in a pool whose lock is held. What the pool has cached may serve it, but only the driver knows. */
+static CUresult reserve(struct pool *pool, uint64_t bytes)
+{
+    struct charge growth;
+    if (!charge_try(&growth, pool->charge.payer, CHARGE_DATA, rounded(bytes))) {
+        trim_one(pool);
+        CUresult result = charge_take(&growth, pool->charge.payer, CHARGE_DATA, rounded(bytes));
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
+    pool->charge.bytes += growth.bytes;
+    return CUDA_SUCCESS;
+}
+
+static CUresult allocate_in(struct pool *pool, const struct call *call, CUdeviceptr *pointer, size_t bytes)
+{
+    CUresult result = reserve(pool, bytes);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = ask_driver(call, pointer, bytes);
+    if (result == CUDA_SUCCESS) {
+        struct record record = {.key = *pointer,
+                                .bytes = bytes,
+                                .device = pool->charge.payer.device,
+                                .kind = LINEAR_POOLED,
+                                .owner = (uintptr_t)pool};
+        pool->live += bytes;
+        if (!records_add(&process->holdings.linear, record)) {
+            pool->live -= bytes;
+            cuda.cuMemFreeAsync(*pointer, call->stream);
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+        }
+    }
+    settle_one(pool);
+    return result;
+}
+
+static CUresult allocate(const struct call *call, CUdeviceptr *pointer, size_t bytes)
+{
+    struct pool *pool;
+    CUresult result = container_enter();
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (process->attachment == UNCOUNTED || is_capturing(call))
+        return ask_driver(call, pointer, bytes);
+    struct quiet quiet = quiet_begin();
+    result = pool_for(call, &pool);
+    quiet_end(quiet);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (pool->charge.payer.device == DEVICE_NONE)
+        return ask_driver(call, pointer, bytes);
+    lock_take(&pool->lock);
+    result = allocate_in(pool, call, pointer, bytes);
+    lock_drop(&pool->lock);
+    return result;
+}
+
+CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
+{
+    return allocate(&(struct call){hStream, NULL, false}, dptr, bytesize);
+}
+
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
+{
+    return allocate(&(struct call){hStream, NULL, true}, dptr, bytesize);
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream)
+{
+    return allocate(&(struct call){hStream, pool, false}, dptr, bytesize);
+}
+
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream)
+{
+    return allocate(&(struct call){hStream, pool, true}, dptr, bytesize);
+}
+
+static CUresult release(CUdeviceptr pointer, CUstream stream, CUresult (*ask)(CUdeviceptr, CUstream))
+{
+    struct departure departure = linear_depart(pointer);
+    CUresult result = ask(pointer, stream);
+    linear_departed(&departure, result);
+    return result;
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
+{
+    CUresult result = container_enter();
+    return result == CUDA_SUCCESS ? release(dptr, hStream, cuda.cuMemFreeAsync) : result;
+}
+
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
+{
+    CUresult result = container_enter();
+    return result == CUDA_SUCCESS ? release(dptr, hStream, cuda.cuMemFreeAsync_ptsz) : result;
+}
+
+static void forget(struct pool *gone)
+{
+    struct holdings *holdings = &process->holdings;
+    lock_take(&holdings->pools_lock);
+    struct pool **place = &holdings->pools;
+    while (*place && *place != gone)
+        place = &(*place)->next;
+    if (*place)
+        *place = gone->next;
+    lock_drop(&holdings->pools_lock);
+    free(gone);
+}
+
+void pool_freed(const struct record *record)
+{
+    struct pool *pool = (struct pool *)(uintptr_t)record->owner;
+    lock_take(&pool->lock);
+    pool->live -= record->bytes;
+    if (pool->by_pointers)
+        settle_one(pool);
+    bool gone = pool->by_pointers && !pool->handle && pool->live == 0;
+    lock_drop(&pool->lock);
+    if (gone)
+        forget(pool);
+}
+
+/* What pools on the host hold is not the card's. */
+static unsigned device_of_location(CUmemLocation location)
+{
+    struct payer payer;
+    bool on_device = location.type == CU_MEM_LOCATION_TYPE_DEVICE || location.type == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN;
+    int device = location.type == CU_MEM_LOCATION_TYPE_DEVICE ? location.id : location.id & 0xff;
+    return on_device && charge_device(device, &payer) == CUDA_SUCCESS ? payer.device : DEVICE_NONE;
+}
+
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
+{
+    CUresult result = container_enter();
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = cuda.cuMemPoolCreate(pool, poolProps);
+    if (result == CUDA_SUCCESS && process->attachment == COUNTED &&
+        !pool_of(*pool, (struct payer){device_of_location(poolProps->location), NULL})) {
+        cuda.cuMemPoolDestroy(*pool);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return result;
+}
+
+/* A destroyed pool lives on until its pointers are freed, and the driver no longer answers for it. */
+CUresult cuMemPoolDestroy(CUmemoryPool pool)
+{
+    CUresult result = container_enter();
+    if (result != CUDA_SUCCESS)
+        return result;
+    lock_take(&process->holdings.pools_lock);
+    struct pool *known = find(pool);
+    lock_drop(&process->holdings.pools_lock);
+    if (!known)
+        return cuda.cuMemPoolDestroy(pool);
+    lock_take(&known->lock);
+    result = cuda.cuMemPoolDestroy(pool);
+    bool gone = result == CUDA_SUCCESS && known->live == 0;
+    if (result == CUDA_SUCCESS) {
+        known->by_pointers = true;
+        known->handle = NULL;
+        settle_one(known);
+    }
+    lock_drop(&known->lock);
+    if (gone)
+        forget(known);
+    return result;
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
+{
+    CUresult result = container_enter();
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = cuda.cuMemPoolTrimTo(pool, minBytesToKeep);
+    pools_settle();
+    return result;
+}

@@ -1,0 +1,233 @@
+/* Memory by handle: cuMemCreate, and all that keeps such memory alive. The driver frees it when no handle, no mapping, no sparse
+ * array and no multicast binding refers to it any more, and so long it is charged. What another process keeps alive through an
+ * exported handle after that cannot be seen from here. */
+#include "virtual.h"
+
+#include "../container.h"
+#include "../devices.h"
+#include "../driver.h"
+#include "../hooks.h"
+#include "mappings.h"
+
+static struct records *handles(void)
+{
+    return &process->holdings.handles;
+}
+
+static void refer(uint64_t handle)
+{
+    struct record record;
+    records_refer(handles(), handle, 1, &record);
+}
+
+static void unrefer(uint64_t handle)
+{
+    struct record record;
+    if (records_refer(handles(), handle, -1, &record) && record.owner == 0)
+        charge_give_back(&(struct charge){{record.device, NULL}, CHARGE_DATA, record.bytes});
+}
+
+static void unrefer_all(uint64_t space, uint64_t start, uint64_t length)
+{
+    struct mapping mapping;
+    while (mappings_take(&process->holdings.mappings, space, start, length, &mapping))
+        unrefer(mapping.handle);
+}
+
+static CUresult payer_of(CUmemLocation location, struct payer *payer)
+{
+    switch (location.type) {
+    case CU_MEM_LOCATION_TYPE_DEVICE: return charge_device(location.id, payer);
+    case CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN: return charge_device(location.id & 0xff, payer);
+    }
+    *payer = (struct payer){DEVICE_NONE, NULL}; /* memory of the host */
+    return container_enter();
+}
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags)
+{
+    struct payer payer;
+    struct charge charge;
+    if (!prop)
+        return cuda.cuMemCreate(handle, size, prop, flags);
+    CUresult result = payer_of(prop->location, &payer);
+    if (result == CUDA_SUCCESS)
+        result = charge_take(&charge, payer, CHARGE_DATA, size);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = cuda.cuMemCreate(handle, size, prop, flags);
+    if (result == CUDA_SUCCESS && payer.device != DEVICE_NONE &&
+        !records_add(handles(), (struct record){.key = *handle, .bytes = size, .device = payer.device, .owner = 1})) {
+        cuda.cuMemRelease(*handle);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (result != CUDA_SUCCESS)
+        charge_give_back(&charge);
+    return result;
+}
+
+/* The last reference goes before the driver's answer, since another thread may be given the same handle right after it. */
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
+{
+    struct record record;
+    CUresult result = container_enter();
+    if (result != CUDA_SUCCESS)
+        return result;
+    bool last = records_find(handles(), handle, &record) && record.owner == 1 && records_take(handles(), handle, &record);
+    result = cuda.cuMemRelease(handle);
+    if (last && result != CUDA_SUCCESS)
+        records_add(handles(), record);
+    else if (last)
+        charge_give_back(&(struct charge){{record.device, NULL}, CHARGE_DATA, record.bytes});
+    else if (result == CUDA_SUCCESS)
+        unrefer(handle);
+    return result;
+}
+
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
+{
+    CUresult result = container_enter();
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = cuda.cuMemRetainAllocationHandle(handle, addr);
+    if (result == CUDA_SUCCESS)
+        refer(*handle);
+    return result;
+}
+
+/* Charged to who made it. If that is this process and the driver gives the same handle again, it counts as one more reference. */
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *osHandle, CUmemAllocationHandleType shHandleType)
+{
+    CUresult result = container_enter();
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = cuda.cuMemImportFromShareableHandle(handle, osHandle, shHandleType);
+    if (result == CUDA_SUCCESS)
+        refer(*handle);
+    return result;
+}
+
+/* A mapping or binding, which keeps the memory alive also after the handle is released. */
+static CUresult note_use(uint64_t space, uint64_t start, uint64_t length, uint64_t handle)
+{
+    struct record record;
+    if (!records_refer(handles(), handle, 1, &record))
+        return CUDA_SUCCESS; /* not charged here */
+    if (mappings_add(&process->holdings.mappings, (struct mapping){space, start, length, handle}))
+        return CUDA_SUCCESS;
+    unrefer(handle);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
+{
+    CUresult result = container_enter();
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = cuda.cuMemMap(ptr, size, offset, handle, flags);
+    if (result == CUDA_SUCCESS && note_use(0, ptr, size, handle) != CUDA_SUCCESS) {
+        cuda.cuMemUnmap(ptr, size);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return result;
+}
+
+CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
+{
+    CUresult result = container_enter();
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = cuda.cuMemUnmap(ptr, size);
+    if (result == CUDA_SUCCESS)
+        unrefer_all(0, ptr, size);
+    return result;
+}
+
+/* A tile of a sparse array keeps what was mapped there alive. Which bytes a later call unmaps depends on the array's layout, which
+ * only the driver knows, so what was mapped into an array counts until the array is destroyed. */
+static CUresult map_arrays(CUarrayMapInfo *list, unsigned int count, CUstream stream,
+                           CUresult (*ask)(CUarrayMapInfo *, unsigned int, CUstream))
+{
+    CUresult result = container_enter();
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = ask(list, count, stream);
+    for (unsigned i = 0; result == CUDA_SUCCESS && i < count; i++) {
+        uint64_t array = (uintptr_t)list[i].resource.array, handle = list[i].memHandle.memHandle;
+        if (list[i].memOperationType == CU_MEM_OPERATION_TYPE_MAP && !mappings_has(&process->holdings.mappings, array, handle))
+            note_use(array, handle, 1, handle);
+    }
+    return result;
+}
+
+CUresult cuMemMapArrayAsync(CUarrayMapInfo *mapInfoList, unsigned int count, CUstream hStream)
+{
+    return map_arrays(mapInfoList, count, hStream, cuda.cuMemMapArrayAsync);
+}
+
+CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *mapInfoList, unsigned int count, CUstream hStream)
+{
+    return map_arrays(mapInfoList, count, hStream, cuda.cuMemMapArrayAsync_ptsz);
+}
+
+void virtual_array_gone(uint64_t array)
+{
+    unrefer_all(array, 0, UINT64_MAX);
+}
+
+CUresult cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUmemGenericAllocationHandle memHandle,
+                            size_t memOffset, size_t size, unsigned long long flags)
+{
+    CUresult result = container_enter();
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = cuda.cuMulticastBindMem(mcHandle, mcOffset, memHandle, memOffset, size, flags);
+    return result == CUDA_SUCCESS ? note_use(mcHandle, mcOffset, size, memHandle) : result;
+}
+
+CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset,
+                               CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size, unsigned long long flags)
+{
+    CUresult result = container_enter();
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = cuda.cuMulticastBindMem_v2(mcHandle, dev, mcOffset, memHandle, memOffset, size, flags);
+    return result == CUDA_SUCCESS ? note_use(mcHandle, mcOffset, size, memHandle) : result;
+}
+
+static CUresult note_binding_of_address(uint64_t multicast, uint64_t offset, uint64_t length, uint64_t address)
+{
+    uint64_t handle = mappings_handle_at(&process->holdings.mappings, address);
+    return handle ? note_use(multicast, offset, length, handle) : CUDA_SUCCESS;
+}
+
+CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUdeviceptr memptr, size_t size,
+                             unsigned long long flags)
+{
+    CUresult result = container_enter();
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = cuda.cuMulticastBindAddr(mcHandle, mcOffset, memptr, size, flags);
+    return result == CUDA_SUCCESS ? note_binding_of_address(mcHandle, mcOffset, size, memptr) : result;
+}
+
+CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset, CUdeviceptr memptr,
+                                size_t size, unsigned long long flags)
+{
+    CUresult result = container_enter();
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = cuda.cuMulticastBindAddr_v2(mcHandle, dev, mcOffset, memptr, size, flags);
+    return result == CUDA_SUCCESS ? note_binding_of_address(mcHandle, mcOffset, size, memptr) : result;
+}
+
+CUresult cuMulticastUnbind(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset, size_t size)
+{
+    CUresult result = container_enter();
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = cuda.cuMulticastUnbind(mcHandle, dev, mcOffset, size);
+    if (result == CUDA_SUCCESS)
+        unrefer_all(mcHandle, mcOffset, size);
+    return result;
+}
