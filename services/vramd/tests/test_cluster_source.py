@@ -13,11 +13,12 @@ from prometheus_client import CollectorRegistry
 
 from isolator_testing.node_api import Fault, NodeApi, make_node
 from isolator_vramd import cluster_source, node_api
-from isolator_vramd.affinity import Constraints, parse_constraints
-from isolator_vramd.basis import Basis, Cause, Unknown
+from isolator_vramd.affinity import Constraints, Parsed, parse_constraints
+from isolator_vramd.basis import Answer, Basis, Cause, Unknown
 from isolator_vramd.cluster_source import Backoff, ClusterSource
 from isolator_vramd.metrics import SourceMetrics
-from isolator_vramd.store import NodeStore
+from isolator_vramd.nodes import GpuNode
+from isolator_vramd.store import Change, NodeStore
 
 WAIT_SECONDS = 30.0
 EVERY = parse_constraints(Constraints())
@@ -48,23 +49,55 @@ class FakeClock:
         return self.stopping
 
 
+class LockedStore:
+    """A store that a source's thread writes and a test reads; the program does both on its event loop."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._store = NodeStore(None, clock.time)
+        self._lock = threading.Lock()
+
+    def replace(self, nodes: list[GpuNode]) -> None:
+        with self._lock:
+            self._store.replace(nodes)
+
+    def apply(self, changes: list[Change]) -> None:
+        with self._lock:
+            self._store.apply(changes)
+
+    def confirm(self) -> None:
+        with self._lock:
+            self._store.confirm()
+
+    def answer(self, constraints: Parsed = EVERY) -> Answer:
+        with self._lock:
+            return self._store.answer(constraints)
+
+    def age_seconds(self) -> float | None:
+        with self._lock:
+            return self._store.age_seconds()
+
+    def names(self) -> set[str]:
+        with self._lock:
+            return set(self._store.index.names())
+
+
 @dataclass
 class Following:
     """A source that runs in a thread and writes to a store."""
 
     api: NodeApi
-    store: NodeStore
+    store: LockedStore
     clock: FakeClock
     source: ClusterSource
     registry: CollectorRegistry
     thread: threading.Thread
 
     def basis(self) -> int:
-        answer = self.store.answer(EVERY)
+        answer = self.store.answer()
         return answer.basis_mib if isinstance(answer, Basis) else 0
 
     def nodes(self) -> set[str]:
-        return set(self.store.index.names())
+        return self.store.names()
 
     def count(self, name: str, **labels: str) -> float:
         return self.registry.get_sample_value(name, labels) or 0.0
@@ -91,7 +124,7 @@ def follow(api: NodeApi, tmp_path: Path) -> Iterator[Callable[[], Following]]:
         kubeconfig.write_text(api.kubeconfig("token-of-the-test"))
         clock = FakeClock()
         registry = CollectorRegistry()
-        store = NodeStore(None, clock.time)
+        store = LockedStore(clock)
         client = node_api.NodeApi(node_api.load_configuration(kubeconfig, None))
         source = ClusterSource(client, store, SourceMetrics(registry), clock.wait)
         thread = threading.Thread(target=source.run, daemon=True)
@@ -130,7 +163,7 @@ def test_nodes_are_listed_and_then_followed(api: NodeApi, follow: Callable[[], F
     eventually(lambda: following.nodes() == {"c"})
     api.delete("c")
     eventually(lambda: following.nodes() == set())
-    answer = following.store.answer(EVERY)
+    answer = following.store.answer()
     assert isinstance(answer, Unknown)
     assert answer.cause is Cause.NO_GPU_NODE
     assert following.clock.waits == []
@@ -160,7 +193,7 @@ def test_nothing_is_answered_from_half_a_list(api: NodeApi, follow: Callable[[],
     api.fail(second_page_only, times=3)
     following = follow()
     eventually(lambda: following.failures("server_error") >= 1)
-    assert following.store.answer(EVERY) == Unknown(Cause.NOT_READ, "the nodes were not read yet")
+    assert following.store.answer() == Unknown(Cause.NOT_READ, "the nodes were not read yet")
     eventually(lambda: following.basis() == 1000 - node_api.NODES_A_PAGE)
 
 

@@ -98,6 +98,16 @@ def test_wrong_change_keeps_the_last_nodes(vramd: Callable[..., Vramd], nodes_fi
     eventually(lambda: get(running).basis.basis_mib == 8192)
 
 
+def test_log_tells_the_basis_and_who_says_nothing(vramd: Callable[..., Vramd], nodes_file: Path) -> None:
+    running = vramd("--nodes-file", str(nodes_file))
+    line = running.event("basis")
+    assert (line["basis_mib"], line["gpu_nodes"], line["heterogeneous"]) == (15360, 3, True)
+    assert (line["nodes_without_memory"], line["for_example"]) == (1, "broken")
+    nodes_file.write_text("{kind: NodeList, items: []}")
+    line = running.event("basis_unknown")
+    assert (line["level"], line["reason"]) == ("warning", "there is no GPU node that takes shares")
+
+
 def test_sigterm_ends_cleanly(vramd: Callable[..., Vramd], nodes_file: Path) -> None:
     running = vramd("--nodes-file", str(nodes_file))
     assert get(running).basis.basis_mib == 15360

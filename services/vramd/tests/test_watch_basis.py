@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from prometheus_client import CollectorRegistry
 
 from isolator_core.proto import vram_pb2, vram_pb2_grpc
+from isolator_vramd import server
 from isolator_vramd.memory import Memory, NodeMemory, NoMemory, NoShare
 from isolator_vramd.metrics import Calls
 from isolator_vramd.nodes import GpuNode
@@ -118,6 +120,37 @@ def test_subscriber_that_goes_is_forgotten() -> None:
                     break
                 await asyncio.sleep(0.02)
             assert vramd.registry.get_sample_value("isolator_vramd_subscribers") == 0
+
+    asyncio.run(check())
+
+
+def test_subscribers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MOST_SUBSCRIBERS", 1)
+
+    async def check() -> None:
+        async with running() as vramd:
+            first = vramd.stub.WatchBasis(vram_pb2.WatchBasisRequest())
+            await after(first)
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await after(vramd.stub.WatchBasis(vram_pb2.WatchBasisRequest()))
+            assert error.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert (await vramd.stub.GetBasis(vram_pb2.GetBasisRequest())).HasField("unknown")
+
+    asyncio.run(check())
+
+
+def test_reflection_describes_the_service() -> None:
+    async def check() -> None:
+        async with running() as vramd:
+            stub = reflection_pb2_grpc.ServerReflectionStub(vramd.channel)
+            call = stub.ServerReflectionInfo()
+            await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+            services = {service.name for service in (await after(call)).list_services_response.service}
+            assert {"isolator.vram.v1.Vram", "grpc.health.v1.Health"} <= services
+            await call.write(reflection_pb2.ServerReflectionRequest(file_containing_symbol="isolator.vram.v1.Vram"))
+            [described] = (await after(call)).file_descriptor_response.file_descriptor_proto
+            assert b"ListGpuNodes" in described
+            await call.done_writing()
 
     asyncio.run(check())
 

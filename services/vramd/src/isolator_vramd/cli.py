@@ -25,6 +25,7 @@ from isolator_vramd.server import Server
 from isolator_vramd.store import NodeStore
 
 STOP_GRACE_SECONDS = 5.0
+LOG_SECONDS = 1.0
 
 _log = structlog.get_logger()
 
@@ -111,7 +112,7 @@ async def _serve(settings: ServeSettings) -> None:
     stopping = asyncio.ensure_future(stop.wait())
     serving = loop.run_in_executor(None, http.serve_forever)
     await server.start()
-    health = asyncio.ensure_future(server.follow_health())
+    telling = asyncio.gather(server.follow_health(), _log_basis(store))
     _log.info(
         "listening",
         address=settings.listen_address,
@@ -120,17 +121,43 @@ async def _serve(settings: ServeSettings) -> None:
         gpu_nodes=len(store.index),
         tls="off" if files is None else "mutual" if files.client_ca else "server",
     )
-    await asyncio.wait((following, stopping), return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    health.cancel()
+    done, _ = await asyncio.wait((following, telling, stopping), return_when=asyncio.FIRST_COMPLETED)
     await server.stop(STOP_GRACE_SECONDS)
     http.shutdown()
     http.server_close()
     await serving
     _log.info("stopped")
-    if following.done():
-        following.result()
-    following.cancel()
+    for task in (following, telling, stopping):
+        task.cancel()
+    for ended in done - {stopping}:
+        # Following and telling end by an error of this program only.
+        ended.result()
+
+
+async def _log_basis(store: NodeStore) -> None:
+    """Say what the basis of the cluster is whenever it changes, at most once in `LOG_SECONDS`."""
+    last: object = None
+    while True:
+        version = store.version
+        if store.ready:
+            answer = store.answer(parse_constraints(Constraints()))
+            silent = sorted(node.name for node in store.index.nodes(store.index.no_memory))
+            now = (answer.cause if isinstance(answer, Unknown) else answer.basis_mib, silent)
+            if now != last:
+                last = now
+                _log_answer(answer, len(store.index), silent)
+        await store.changed_since(version)
+        await asyncio.sleep(LOG_SECONDS)
+
+
+def _log_answer(answer: Answer, gpu_nodes: int, silent: list[str]) -> None:
+    fields: dict[str, object] = {"gpu_nodes": gpu_nodes}
+    if silent:
+        fields |= {"nodes_without_memory": len(silent), "for_example": silent[0]}
+    if isinstance(answer, Unknown):
+        _log.warning("basis_unknown", reason=answer.reason, **fields)
+    else:
+        _log.info("basis", basis_mib=answer.basis_mib, heterogeneous=answer.heterogeneous, **fields)
 
 
 def serve(settings: ServeSettings) -> int:

@@ -37,7 +37,7 @@ class Calls:
             buckets=(0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25),
             registry=registry,
         )
-        self._subscribers = Gauge("isolator_vramd_subscribers", "Open WatchBasis streams.", registry=registry)
+        self.subscribers = Gauge("isolator_vramd_subscribers", "Open WatchBasis streams.", registry=registry)
 
     @contextmanager
     def timed(self) -> Iterator[None]:
@@ -49,12 +49,6 @@ class Calls:
     def answered(self, answer: Answer) -> None:
         """Count one answer of GetBasis."""
         self._answers.labels("basis" if isinstance(answer, Basis) else answer.cause.value.replace(" ", "_")).inc()
-
-    @contextmanager
-    def subscriber(self) -> Iterator[None]:
-        """Count one WatchBasis stream while it is open."""
-        with self._subscribers.track_inprogress():
-            yield
 
 
 class SourceMetrics:

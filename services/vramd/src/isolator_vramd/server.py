@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import grpc
@@ -39,6 +40,8 @@ OPTIONS = [
     ("grpc.http2.max_ping_strikes", 0),
 ]
 MOST_CALLS = 1_000
+MOST_SUBSCRIBERS = 500
+"""Streams stay open; some calls are left for questions, however many there are."""
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -50,6 +53,7 @@ class VramService(vram_pb2_grpc.VramServicer):
         self._store = store
         self._calls = calls
         self._stopping = False
+        self._subscribers = 0
 
     def stop(self) -> None:
         """End all streams, so that subscribers turn to another replica."""
@@ -69,8 +73,11 @@ class VramService(vram_pb2_grpc.VramServicer):
         self, request: vram_pb2.WatchBasisRequest, context: Context
     ) -> AsyncIterator[vram_pb2.GetBasisResponse]:
         constraints = await self._parse(request.constraints, context)
+        if self._subscribers >= MOST_SUBSCRIBERS:
+            text = f"{self._subscribers} subscribers are served already"
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
         last = None
-        with self._calls.subscriber():
+        with self._subscribed():
             while not self._stopping:
                 version = self._store.version
                 answer = self._store.answer(constraints)
@@ -93,6 +100,16 @@ class VramService(vram_pb2_grpc.VramServicer):
         for start in range(0, len(nodes), NODES_A_MESSAGE):
             page = nodes[start : start + NODES_A_MESSAGE]
             yield vram_pb2.ListGpuNodesResponse(nodes=map(node_message, page))
+
+    @contextmanager
+    def _subscribed(self) -> Iterator[None]:
+        self._subscribers += 1
+        self._calls.subscribers.inc()
+        try:
+            yield
+        finally:
+            self._subscribers -= 1
+            self._calls.subscribers.dec()
 
     async def _parse(self, request: vram_pb2.GetBasisRequest, context: Context) -> Parsed:
         terms = request.required_node_affinity.terms

@@ -43,26 +43,35 @@ def _identity(path: Path) -> tuple[int, int, int, int] | None:
 
 def load(files: TlsFiles) -> grpc.ServerCertificateConfiguration:
     """Read and check the files. Raises SettingsError that names the file and what is wrong with it."""
-    for path in files.paths():
-        try:
-            path.read_bytes()
-        except OSError as error:
-            raise SettingsError(f"cannot read {path}: {error.strerror}") from error
-    # gRPC says nothing of what is wrong with a certificate: it refuses every client.
+    while True:
+        before = files.identity()
+        contents = [_read(path) for path in files.paths()]
+        _check(files)
+        # All of one generation: a Secret's files are replaced together, perhaps right now.
+        if files.identity() == before:
+            certificate, key, *client_ca = contents
+            return grpc.ssl_server_certificate_configuration([(key, certificate)], client_ca[0] if client_ca else None)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SettingsError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _check(files: TlsFiles) -> None:
+    """gRPC says nothing of what is wrong with a certificate, it refuses every client; so ask OpenSSL first."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(files.certificate, files.key, password=_no_password)
-    except (ssl.SSLError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise SettingsError(f"{files.certificate} and {files.key} are no certificate and its key: {error}") from error
     if files.client_ca is not None:
         try:
             context.load_verify_locations(files.client_ca)
-        except ssl.SSLError as error:
+        except OSError as error:
             raise SettingsError(f"{files.client_ca} holds no certificate: {error}") from error
-    return grpc.ssl_server_certificate_configuration(
-        [(files.key.read_bytes(), files.certificate.read_bytes())],
-        None if files.client_ca is None else files.client_ca.read_bytes(),
-    )
 
 
 def _no_password() -> str:
