@@ -105,7 +105,7 @@ def build(
         for index, container in pod.containers():
             reading = readings.get((pod.metadata.uid, container.name))
             request = asked.get(index)
-            if request is None and (reading is None or not (reading.region or reading.limit_files)):
+            if request is None and (reading is None or not _has_files(reading)):
                 continue
             use = nvml.get((pod.metadata.uid, container.name), {})
             found.append(_state(pod, index, container.name, request, reading, given, use, node.gpus, identities))
@@ -115,14 +115,15 @@ def build(
 def _requests(pod: Pod) -> dict[str, Request]:
     """Requests by index. One that KAI refuses is none: such a pod does not run, or was not KAI's to refuse."""
     try:
-        found = requests.parse(
-            pod.annotations,
-            pod.spec.init_containers or (),
-            pod.spec.containers,
-        )
+        asking = requests.Pod(pod.annotations, pod.spec.init_containers or (), pod.spec.containers)
+        return {request.index: request for request in requests.parse(asking)}
     except RequestRefused:
         return {}
-    return {request.index: request for request in found}
+
+
+def _has_files(reading: Reading) -> bool:
+    """Whether something was found on the node, even if it cannot be read."""
+    return reading.region is not None or reading.error != Kind.ABSENT or reading.limit_files is not None
 
 
 _Use = dict[str, tuple[int | None, int | None, frozenset[int]]]

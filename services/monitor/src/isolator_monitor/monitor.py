@@ -49,13 +49,12 @@ class Monitor:
         """Take a view and render it. What fails is logged, and what was seen last stays."""
         try:
             self._update()
-        except LinkDown as error:
-            if str(error) != self._said:
-                self._said = str(error)
-                _log.warning("node_not_read", error=self._said)
-            return False
-        except Exception:
-            _log.exception("update_failed")
+        except Exception as error:
+            # The same failure comes at every interval: it is said once.
+            if repr(error) != self._said:
+                self._said = repr(error)
+                known = isinstance(error, LinkDown)
+                _log.warning("node_not_read", error=str(error)) if known else _log.exception("update_failed")
             return False
         self._said = ""
         return True

@@ -50,15 +50,16 @@ def _read(target: Target, roots: Roots) -> Reading:
 
 def held(region: Region) -> tuple[Memory, ...]:
     """What the processes of a region hold together, by device."""
-    return tuple(
-        Memory(
-            *map(
-                sum, zip(*(msgspec.structs.astuple(process.memory[index]) for process in region.processes), strict=True)
-            )
-        )
-        if region.processes
-        else Memory(0, 0, 0, 0, 0)
-        for index in range(len(region.devices))
+    return tuple(_sum([process.memory[index] for process in region.processes]) for index in range(len(region.devices)))
+
+
+def _sum(parts: Sequence[Memory]) -> Memory:
+    return Memory(
+        context=sum(part.context for part in parts),
+        module=sum(part.module for part in parts),
+        buffer=sum(part.buffer for part in parts),
+        total=sum(part.total for part in parts),
+        sm_percent=sum(part.sm_percent for part in parts),
     )
 
 
