@@ -112,7 +112,7 @@ async def _serve(settings: ServeSettings) -> None:
     stopping = asyncio.ensure_future(stop.wait())
     serving = loop.run_in_executor(None, http.serve_forever)
     await server.start()
-    telling = asyncio.gather(server.follow_health(), _log_basis(store))
+    telling = asyncio.ensure_future(_tell(server, store))
     _log.info(
         "listening",
         address=settings.listen_address,
@@ -132,6 +132,13 @@ async def _serve(settings: ServeSettings) -> None:
     for ended in done - {stopping}:
         # Following and telling end by an error of this program only.
         ended.result()
+
+
+async def _tell(server: Server, store: NodeStore) -> None:
+    """Tell the health service and the log how things stand, until cancelled."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(server.follow_health())
+        group.create_task(_log_basis(store))
 
 
 async def _log_basis(store: NodeStore) -> None:
