@@ -1,5 +1,6 @@
 #include "config.h"
 
+#include "faults.h"
 #include "message.h"
 
 #include <ctype.h>
@@ -169,7 +170,14 @@ static bool file_key(struct parser *parser, const char *key, const char *value) 
         parser->visible_line = parser->line;
         return true;
     }
-    return fail(parser, key, value, "one of the keys state, driver, cuda, visible, or a [device] section before it");
+    if (strcmp(key, "faults") == 0) {
+        if (strlen(value) >= sizeof config->faults) {
+            return fail(parser, key, value, "at most 1023 bytes");
+        }
+        strcpy(config->faults, value);
+        return true;
+    }
+    return fail(parser, key, value, "one of the keys state, driver, cuda, visible, faults, or a [device] section before it");
 }
 
 static char *trim(char *text) {
@@ -338,5 +346,7 @@ enum config_result config_load(struct config *config) {
     }
     bool good = parse_file(file, config);
     fclose(file);
+    const char *faults = getenv("FAKEGPU_FAULTS");
+    good = good && faults_set(faults != NULL ? faults : config->faults);
     return good ? CONFIG_OK : CONFIG_INVALID;
 }

@@ -26,6 +26,7 @@ struct config {
     char state_path[PATH_MAX];
     char driver_version[32];
     int cuda_version; /* as cuDriverGetVersion gives it: 12020 for 12.2 */
+    char faults[1024]; /* as FAKEGPU_FAULTS */
     int device_count;
     struct device_config device[MAX_DEVICES]; /* only those that this container has */
 };

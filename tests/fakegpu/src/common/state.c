@@ -1,6 +1,7 @@
 #include "state.h"
 
 #include "message.h"
+#include "shared.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -43,7 +44,7 @@ static bool set_lock(int fd, int command, short type, off_t byte) {
 }
 
 /* A complete state file under a temporary name, linked into place: nobody ever sees half of one. */
-static bool make_state(const char *path) {
+static bool make_state(const char *path, const char *shared_path) {
     char temporary[PATH_MAX];
     if (snprintf(temporary, sizeof temporary, "%s.XXXXXX", path) >= (int)sizeof temporary) {
         errno = ENAMETOOLONG;
@@ -59,7 +60,16 @@ static bool make_state(const char *path) {
         first = mmap(NULL, sizeof *first, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         failure = first == MAP_FAILED ? errno : 0;
     }
+    struct stat folder;
+    if (failure == 0 && (mkdir(shared_path, 0777) != 0 && errno != EEXIST)) {
+        failure = errno;
+    }
+    if (failure == 0 && stat(shared_path, &folder) != 0) {
+        failure = errno;
+    }
     if (failure == 0) {
+        chmod(shared_path, 0777); /* whatever the umask: other users' containers share it */
+        first->shared_folder = folder.st_ino;
         first->magic = MAGIC;
         first->version = VERSION;
         first->bytes = sizeof *first;
@@ -74,9 +84,9 @@ static bool make_state(const char *path) {
     return failure == 0;
 }
 
-static struct state *map_state(const char *path) {
+static struct state *map_state(const char *path, const char *shared_path) {
     int fd = open(path, O_RDWR | O_CLOEXEC);
-    if (fd < 0 && errno == ENOENT && make_state(path)) {
+    if (fd < 0 && errno == ENOENT && make_state(path, shared_path)) {
         fd = open(path, O_RDWR | O_CLOEXEC);
     }
     if (fd < 0) {
@@ -152,7 +162,12 @@ static bool find_devices(struct attachment *attachment, const struct config *con
 
 bool state_open(struct attachment *attachment, const struct config *config) {
     *attachment = (struct attachment){.slot = -1, .lock_fd = -1};
-    attachment->state = map_state(config->state_path);
+    if (snprintf(attachment->shared_path, sizeof attachment->shared_path, "%s.shared", config->state_path) >=
+        (int)sizeof attachment->shared_path) {
+        message("%s: state is too long a path", config->path);
+        return false;
+    }
+    attachment->state = map_state(config->state_path, attachment->shared_path);
     if (attachment->state == NULL) {
         return false;
     }
@@ -174,6 +189,7 @@ static void clear_slot(struct state *state, int index) {
     for (int device = 0; device < MAX_DEVICES; device++) {
         atomic_store(&state->held[device][index], 0);
         atomic_store(&state->asked[device][index], 0);
+        atomic_store(&state->shared[device][index], 0);
     }
     memset(&state->slot[index], 0, sizeof state->slot[index]);
 }
@@ -252,12 +268,18 @@ uint64_t state_used(const struct attachment *attachment, int device) {
             sum += held;
         }
     }
-    return sum;
+    return sum + shared_used(attachment, device);
+}
+
+uint64_t state_process_bytes(const struct attachment *attachment, int device, int slot) {
+    const struct state *state = attachment->state;
+    return atomic_load(&state->held[device][slot]) + atomic_load(&state->shared[device][slot]);
 }
 
 /* Over all slots, the dead included: an upper bound that costs no system call. */
-static uint64_t sum_with_dead(struct state *state, int device) {
-    uint64_t sum = 0;
+static uint64_t sum_with_dead(const struct attachment *attachment, int device) {
+    const struct state *state = attachment->state;
+    uint64_t sum = shared_used(attachment, device);
     unsigned used = atomic_load(&state->slots_used);
     for (unsigned i = 0; i < used; i++) {
         sum += atomic_load(&state->held[device][i]) + atomic_load(&state->asked[device][i]);
@@ -267,7 +289,7 @@ static uint64_t sum_with_dead(struct state *state, int device) {
 
 static uint64_t sum_of_living(const struct attachment *attachment, int device) {
     struct state *state = attachment->state;
-    uint64_t sum = 0;
+    uint64_t sum = shared_used(attachment, device);
     unsigned used = atomic_load(&state->slots_used);
     for (unsigned i = 0; i < used; i++) {
         uint64_t both = atomic_load(&state->held[device][i]) + atomic_load(&state->asked[device][i]);
@@ -294,7 +316,7 @@ bool state_take(const struct attachment *attachment, int device, enum memory_kin
     }
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
         atomic_fetch_add(asked, bytes);
-        bool fits = sum_with_dead(state, device) <= capacity || sum_of_living(attachment, device) <= capacity;
+        bool fits = sum_with_dead(attachment, device) <= capacity || sum_of_living(attachment, device) <= capacity;
         if (fits) {
             atomic_fetch_add(held, bytes);
             atomic_fetch_sub(asked, bytes);
@@ -314,13 +336,6 @@ void state_give(const struct attachment *attachment, int device, enum memory_kin
     struct state *state = attachment->state;
     atomic_fetch_sub(&state->slot[attachment->slot].device[device].by_kind[kind], bytes);
     atomic_fetch_sub(&state->held[device][attachment->slot], bytes);
-}
-
-void state_rename(const struct attachment *attachment, int device, enum memory_kind from, enum memory_kind to,
-                  uint64_t bytes) {
-    struct slot_device *books = &attachment->state->slot[attachment->slot].device[device];
-    atomic_fetch_sub(&books->by_kind[from], bytes);
-    atomic_fetch_add(&books->by_kind[to], bytes);
 }
 
 void state_count_context(const struct attachment *attachment, int device, int change) {

@@ -34,6 +34,7 @@ extern const char *const memory_kind_name[MEMORY_KINDS];
 
 struct slot_device {
     _Atomic uint64_t by_kind[MEMORY_KINDS]; /* bytes */
+    _Atomic uint64_t requested_bytes; /* by living cuMemAlloc blocks, before rounding */
     _Atomic uint32_t contexts;
 };
 
@@ -54,18 +55,23 @@ struct state {
     uint64_t magic;
     uint32_t version, bytes;
     uint64_t host_pid_namespace; /* of the process that made the file */
+    uint64_t shared_folder;      /* inode of "<state>.shared" */
+    _Atomic uint32_t shared_ever; /* whether to look into it at all */
     _Atomic uint32_t device_count;
     _Atomic uint32_t slots_used; /* slots from here on were never used */
     struct state_device device[MAX_DEVICES];
     /* Bytes a slot holds of a device, and those that it asks for at this moment; by device first, to sum quickly. */
     _Alignas(64) _Atomic uint64_t held[MAX_DEVICES][MAX_PROCESSES];
     _Alignas(64) _Atomic uint64_t asked[MAX_DEVICES][MAX_PROCESSES];
+    /* Of what a slot's process holds, what is counted by its file in "<state>.shared" instead of in held. */
+    _Alignas(64) _Atomic uint64_t shared[MAX_DEVICES][MAX_PROCESSES];
     _Alignas(64) struct process_slot slot[MAX_PROCESSES];
 };
 
 /* This process's view of the state. */
 struct attachment {
     struct state *state;
+    char shared_path[PATH_MAX];
     int lock_fd;
     int slot;                      /* -1: a reader only */
     int device_index[MAX_DEVICES]; /* position in state.device of each device of the configuration */
@@ -83,13 +89,12 @@ uint64_t state_capacity(const struct attachment *attachment, int device);
 /* Bytes that living processes hold of it. */
 uint64_t state_used(const struct attachment *attachment, int device);
 
+/* Bytes that one slot's process holds of it. */
+uint64_t state_process_bytes(const struct attachment *attachment, int device, int slot);
+
 /* False if the card has less left. */
 bool state_take(const struct attachment *attachment, int device, enum memory_kind kind, uint64_t bytes);
 void state_give(const struct attachment *attachment, int device, enum memory_kind kind, uint64_t bytes);
-
-/* Moves what this process holds to another kind. */
-void state_rename(const struct attachment *attachment, int device, enum memory_kind from, enum memory_kind to,
-                  uint64_t bytes);
 
 void state_count_context(const struct attachment *attachment, int device, int change);
 

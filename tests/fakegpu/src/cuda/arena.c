@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-enum { UNIT = 2 << 20, LARGEST_SMALL = 1 << 20, SMALLEST = 512, NONE = 0 };
+enum { UNIT = ARENA_UNIT, LARGEST_SMALL = 1 << 20, SMALLEST = 512, NONE = 0 };
 
 enum unit_kind { UNIT_FREE, UNIT_FIRST, UNIT_BODY, UNIT_SMALL };
 
@@ -28,6 +28,8 @@ struct unit {
     struct CUctx_st *context;
     struct small_blocks *small;
 };
+
+static struct arena *all;
 
 static void *reserve_pages(size_t bytes) {
     void *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -61,20 +63,21 @@ static void unlink_free(struct arena *arena, uint32_t first) {
     }
 }
 
-bool arena_open(struct arena *arena, struct device *device, uint64_t memory_bytes) {
+bool arena_open(struct arena *arena, uint64_t bytes) {
     if (arena->base != 0) {
         return true;
     }
-    uint32_t units = (uint32_t)(4 * memory_bytes / UNIT) + 2; /* four times: room for what fragments */
+    uint32_t units = (uint32_t)(bytes / UNIT) + 2;
     uint8_t *pages = reserve_pages((size_t)(units + 1) * UNIT);
     struct unit *table = reserve_pages((units + 1) * sizeof(struct unit));
     if (pages == NULL || table == NULL) {
         return false;
     }
-    arena->device = device;
     arena->base = ((uintptr_t)pages + UNIT - 1) / UNIT * UNIT;
     arena->unit = table;
     arena->units = units;
+    arena->next = all;
+    all = arena;
     table[0].kind = UNIT_BODY;
     table[units].kind = UNIT_BODY;
     link_free(arena, 1, units - 1);
@@ -90,7 +93,7 @@ static uint32_t take_units(struct arena *arena, uint32_t count) {
     while (first != NONE && arena->unit[first].length < count) {
         first = arena->unit[first].next;
     }
-    if (first == NONE || !device_take(arena->device, MEMORY_LINEAR, (uint64_t)count * UNIT)) {
+    if (first == NONE || !arena->take(arena, (uint64_t)count * UNIT)) {
         return NONE;
     }
     uint32_t length = arena->unit[first].length;
@@ -114,7 +117,7 @@ static void give_units(struct arena *arena, uint32_t first) {
     if (unit[first].written) {
         madvise((void *)unit_address(arena, first), (size_t)length * UNIT, MADV_DONTNEED);
     }
-    device_give(arena->device, MEMORY_LINEAR, (uint64_t)length * UNIT);
+    arena->give(arena, (uint64_t)length * UNIT);
     unit[first].kind = UNIT_FREE; /* it may end up inside a longer free run */
     uint32_t after = first + length;
     if (after < arena->units && unit[after].kind == UNIT_FREE) {
@@ -140,9 +143,13 @@ static unsigned class_of(size_t bytes) {
 
 static uint32_t blocks_in(unsigned class) { return UNIT / SMALLEST >> class; }
 
+static uint32_t *room_list(struct arena *arena, struct CUctx_st *context, unsigned class) {
+    return context != NULL ? &context->with_room[class] : &arena->with_room[class];
+}
+
 static void add_room(struct arena *arena, uint32_t index) {
     struct unit *unit = &arena->unit[index];
-    uint32_t *head = &unit->context->with_room[unit->size_class];
+    uint32_t *head = room_list(arena, unit->context, unit->size_class);
     unit->previous = NONE;
     unit->next = *head;
     if (*head != NONE) {
@@ -156,7 +163,7 @@ static void remove_room(struct arena *arena, uint32_t index) {
     if (unit->previous != NONE) {
         arena->unit[unit->previous].next = unit->next;
     } else {
-        unit->context->with_room[unit->size_class] = unit->next;
+        *room_list(arena, unit->context, unit->size_class) = unit->next;
     }
     if (unit->next != NONE) {
         arena->unit[unit->next].previous = unit->previous;
@@ -165,7 +172,7 @@ static void remove_room(struct arena *arena, uint32_t index) {
 
 static uintptr_t take_small(struct arena *arena, struct CUctx_st *context, size_t bytes) {
     unsigned class = class_of(bytes);
-    uint32_t index = context->with_room[class];
+    uint32_t index = *room_list(arena, context, class);
     if (index == NONE) {
         struct small_blocks *small = malloc(sizeof *small);
         if (small == NULL || (index = take_units(arena, 1)) == NONE) {
@@ -252,31 +259,36 @@ static bool locate(const struct arena *arena, uintptr_t address, uint32_t *unit,
            offset - ((uintptr_t)*block * SMALLEST << found->size_class) < found->small->requested[*block];
 }
 
-bool arena_find(const struct arena *arena, uintptr_t address, uintptr_t *start, size_t *bytes) {
-    uint32_t index, block;
-    if (!locate(arena, address, &index, &block)) {
-        return false;
-    }
+static void describe(const struct arena *arena, uint32_t index, uint32_t block, uintptr_t *start, size_t *bytes) {
     const struct unit *unit = &arena->unit[index];
     bool small = unit->kind == UNIT_SMALL;
     *start = unit_address(arena, index) + ((uintptr_t)block * SMALLEST << unit->size_class);
     *bytes = small ? unit->small->requested[block] : unit->requested;
-    return true;
 }
 
-struct CUctx_st *arena_context(const struct arena *arena, uintptr_t address) {
-    uint32_t index, block;
-    return locate(arena, address, &index, &block) ? arena->unit[index].context : NULL;
+struct arena *arena_find(uintptr_t address, uintptr_t *start, size_t *bytes, struct CUctx_st **context) {
+    for (struct arena *arena = all; arena != NULL; arena = arena->next) {
+        uint32_t index, block;
+        if (locate(arena, address, &index, &block)) {
+            describe(arena, index, block, start, bytes);
+            *context = arena->unit[index].context;
+            return arena;
+        }
+    }
+    return NULL;
 }
 
 bool arena_give(struct arena *arena, uintptr_t address) {
     uintptr_t start;
     size_t bytes;
     uint32_t index, block;
-    if (!arena_find(arena, address, &start, &bytes) || start != address) {
+    if (!locate(arena, address, &index, &block)) {
         return false;
     }
-    locate(arena, address, &index, &block);
+    describe(arena, index, block, &start, &bytes);
+    if (start != address) {
+        return false;
+    }
     if (arena->unit[index].kind == UNIT_SMALL) {
         give_small(arena, index, block);
     } else {
@@ -297,9 +309,21 @@ void arena_give_context(struct arena *arena, struct CUctx_st *context) {
         }
         index += length;
     }
-    for (int class = 0; class < SMALL_CLASSES; class ++) {
-        context->with_room[class] = NONE;
+    for (unsigned class = 0; class < SMALL_CLASSES; class ++) {
+        *room_list(arena, context, class) = NONE;
     }
+}
+
+void arena_close(struct arena *arena) {
+    arena_give_context(arena, NULL);
+    struct arena **link = &all;
+    while (*link != arena) {
+        link = &(*link)->next;
+    }
+    *link = arena->next;
+    munmap((void *)arena->base, (size_t)arena->units * UNIT);
+    munmap(arena->unit, (arena->units + 1) * sizeof(struct unit));
+    arena->base = 0;
 }
 
 void arena_touch(struct arena *arena, uintptr_t address) {
@@ -307,4 +331,17 @@ void arena_touch(struct arena *arena, uintptr_t address) {
     if (locate(arena, address, &index, &block)) {
         arena->unit[index].written = true;
     }
+}
+
+void arena_units_of(struct arena *arena, uintptr_t address, uintptr_t *start, size_t *bytes) {
+    uint32_t index, block;
+    locate(arena, address, &index, &block);
+    *start = unit_address(arena, index);
+    *bytes = (size_t)arena->unit[index].length * UNIT;
+}
+
+bool arena_is_last_of_units(struct arena *arena, uintptr_t address) {
+    uint32_t index, block;
+    locate(arena, address, &index, &block);
+    return arena->unit[index].kind == UNIT_FIRST || arena->unit[index].small->live == 1;
 }

@@ -1,8 +1,13 @@
 /* Contexts, and the stack of current ones that each thread has. */
+#include "capture.h"
 #include "driver.h"
+#include "ipc.h"
+#include "limits.h"
+#include "memory.h"
+#include "pool.h"
+#include "ranges.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { STACK = 64, VALID_FLAGS = 0xff };
 
@@ -26,7 +31,7 @@ bool context_is_live(const struct CUctx_st *context) {
 
 static struct CUctx_st *top(void) { return current.depth == 0 ? NULL : current.context[current.depth - 1]; }
 
-static CUresult current_locked(struct CUctx_st **context) {
+CUresult context_current(struct CUctx_st **context) {
     *context = top();
     if (*context == NULL) {
         return CUDA_ERROR_INVALID_CONTEXT;
@@ -35,32 +40,21 @@ static CUresult current_locked(struct CUctx_st **context) {
     return live ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-CUresult context_current(struct CUctx_st **context) {
-    CUresult ready = driver_ready();
-    if (ready != CUDA_SUCCESS) {
-        return ready;
-    }
-    pthread_mutex_lock(&driver_lock);
-    CUresult result = current_locked(context);
-    pthread_mutex_unlock(&driver_lock);
-    return result;
-}
-
 CUresult context_open(struct CUctx_st *context, struct device *device, unsigned flags, unsigned api_version) {
     uint64_t cost = device->config.context_bytes;
-    if (!arena_open(&device->arena, device, device_capacity(device)) || !device_take(device, MEMORY_CONTEXT, cost)) {
+    if (!memory_open(device) || !device_take(device, MEMORY_CONTEXT, cost)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    bool primary = context == &device->primary;
     *context = (struct CUctx_st){.device = device,
                                  .next = live_contexts,
                                  .id = ++last_id,
                                  .flags = flags,
                                  .api_version = api_version,
                                  .attached = 1,
-                                 .primary = primary,
+                                 .primary = context == &device->primary,
                                  .live = true,
                                  .charged_bytes = cost};
+    limits_start(context);
     live_contexts = context;
     state_count_context(&driver.attachment, device->state_index, 1);
     return CUDA_SUCCESS;
@@ -73,6 +67,13 @@ void context_close(struct CUctx_st *context) {
     }
     *link = context->next;
     context->live = false;
+    objects_end(context);
+    ranges_end(context, memory_free_range);
+    ipc_end(context);
+    if (context->primary) {
+        pools_end(context->device);
+    }
+    device_note_requested(context->device, -(int64_t)context->requested_bytes);
     arena_give_context(&context->device->arena, context);
     device_give(context->device, MEMORY_CONTEXT, context->charged_bytes);
     state_count_context(&driver.attachment, context->device->state_index, -1);
@@ -87,39 +88,55 @@ static CUresult push(struct CUctx_st *context) {
     return CUDA_SUCCESS;
 }
 
-static CUresult create(CUcontext *out, unsigned flags, CUdevice dev, unsigned api_version) {
+static CUresult create(const char *call, CUcontext *out, unsigned flags, CUdevice dev, unsigned api_version) {
     struct device *device;
-    CUresult result = device_get(dev, &device);
+    CUresult result = device_enter_as(call, dev, &device);
     if (result != CUDA_SUCCESS) {
         return result;
     }
     if (out == NULL || (flags & ~(unsigned)VALID_FLAGS) != 0) {
-        return CUDA_ERROR_INVALID_VALUE;
+        return driver_leave(CUDA_ERROR_INVALID_VALUE);
     }
-    struct CUctx_st *context = malloc(sizeof *context);
+    result = capture_forbids_unsafe_call();
+    struct CUctx_st *context = result == CUDA_SUCCESS ? malloc(sizeof *context) : NULL;
     if (context == NULL) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        return driver_leave(result == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : result);
     }
-    pthread_mutex_lock(&driver_lock);
     result = context_open(context, device, flags, api_version);
     if (result == CUDA_SUCCESS && (result = push(context)) != CUDA_SUCCESS) {
         context_close(context);
     }
-    pthread_mutex_unlock(&driver_lock);
     if (result != CUDA_SUCCESS) {
         free(context);
-        return result;
+        return driver_leave(result);
     }
     *out = context;
-    return CUDA_SUCCESS;
+    return driver_leave(CUDA_SUCCESS);
 }
 
 CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice dev) {
-    return create(context, flags, dev, 3010);
+    return create(__func__, context, flags, dev, 3010);
 }
 
 CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice dev) {
-    return create(context, flags, dev, 3020);
+    return create(__func__, context, flags, dev, 3020);
+}
+
+/* A share of the multiprocessors needs an MPS server, which is not there. */
+CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affinity, int count, unsigned int flags,
+                        CUdevice dev) {
+    return affinity != NULL && count > 0 ? CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY
+                                         : create(__func__, context, flags, dev, 3020);
+}
+
+CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *params, unsigned int flags, CUdevice dev) {
+    if (params != NULL && params->cigParams != NULL) {
+        return CUDA_ERROR_NOT_SUPPORTED; /* sharing with a graphics client */
+    }
+    if (params != NULL && params->execAffinityParams != NULL && params->numExecAffinityParams > 0) {
+        return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+    }
+    return create(__func__, context, flags, dev, 3020);
 }
 
 /* The structure of a destroyed context is not freed, so that a stale handle is recognised and never followed. */
@@ -135,59 +152,46 @@ static CUresult destroy_locked(struct CUctx_st *context) {
 }
 
 CUresult cuCtxDestroy_v2(CUcontext context) {
-    CUresult ready = driver_ready();
-    if (ready != CUDA_SUCCESS) {
-        return ready;
-    }
-    pthread_mutex_lock(&driver_lock);
-    CUresult result = destroy_locked(context);
-    pthread_mutex_unlock(&driver_lock);
-    return result;
+    CUresult result = driver_enter_unsafe();
+    return result != CUDA_SUCCESS ? result : driver_leave(destroy_locked(context));
 }
 
 CUresult cuCtxDestroy(CUcontext context) { return cuCtxDestroy_v2(context); }
 
 CUresult cuCtxAttach(CUcontext *context, unsigned int flags) {
     struct CUctx_st *mine;
-    CUresult result = context_current(&mine);
+    CUresult result = context_enter(&mine);
     if (result != CUDA_SUCCESS) {
         return result;
     }
     if (context == NULL || flags != 0) {
-        return CUDA_ERROR_INVALID_VALUE;
+        return driver_leave(CUDA_ERROR_INVALID_VALUE);
     }
-    pthread_mutex_lock(&driver_lock);
     mine->attached++;
-    pthread_mutex_unlock(&driver_lock);
     *context = mine;
-    return CUDA_SUCCESS;
+    return driver_leave(CUDA_SUCCESS);
 }
 
 CUresult cuCtxDetach(CUcontext context) {
     struct CUctx_st *mine;
-    CUresult result = context_current(&mine);
+    CUresult result = context_enter_unsafe(&mine);
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    pthread_mutex_lock(&driver_lock);
     if (mine != context) {
         result = CUDA_ERROR_INVALID_CONTEXT;
     } else if (--mine->attached == 0) {
         result = destroy_locked(mine);
     }
-    pthread_mutex_unlock(&driver_lock);
-    return result;
+    return driver_leave(result);
 }
 
 CUresult cuCtxPushCurrent_v2(CUcontext context) {
-    CUresult ready = driver_ready();
-    if (ready != CUDA_SUCCESS) {
-        return ready;
+    CUresult result = driver_enter();
+    if (result != CUDA_SUCCESS) {
+        return result;
     }
-    pthread_mutex_lock(&driver_lock);
-    CUresult result = context_is_live(context) ? push(context) : CUDA_ERROR_INVALID_CONTEXT;
-    pthread_mutex_unlock(&driver_lock);
-    return result;
+    return driver_leave(context_is_live(context) ? push(context) : CUDA_ERROR_INVALID_CONTEXT);
 }
 
 CUresult cuCtxPushCurrent(CUcontext context) { return cuCtxPushCurrent_v2(context); }
@@ -210,22 +214,15 @@ CUresult cuCtxPopCurrent_v2(CUcontext *context) {
 CUresult cuCtxPopCurrent(CUcontext *context) { return cuCtxPopCurrent_v2(context); }
 
 CUresult cuCtxSetCurrent(CUcontext context) {
-    CUresult ready = driver_ready();
-    if (ready != CUDA_SUCCESS) {
-        return ready;
+    CUresult result = driver_enter();
+    if (result != CUDA_SUCCESS) {
+        return result;
     }
-    if (context == NULL) {
-        current.depth -= current.depth > 0;
-        return CUDA_SUCCESS;
+    if (context != NULL && !context_is_live(context)) {
+        return driver_leave(CUDA_ERROR_INVALID_CONTEXT);
     }
-    pthread_mutex_lock(&driver_lock);
-    CUresult result = CUDA_ERROR_INVALID_CONTEXT;
-    if (context_is_live(context)) {
-        current.depth -= current.depth > 0;
-        result = push(context);
-    }
-    pthread_mutex_unlock(&driver_lock);
-    return result;
+    current.depth -= current.depth > 0;
+    return driver_leave(context == NULL ? CUDA_SUCCESS : push(context));
 }
 
 CUresult cuCtxGetCurrent(CUcontext *context) {
@@ -239,82 +236,3 @@ CUresult cuCtxGetCurrent(CUcontext *context) {
     *context = top();
     return CUDA_SUCCESS;
 }
-
-/* The context that a handle names; NULL stands for the current one. */
-static CUresult named(CUcontext handle, struct CUctx_st **context) {
-    if (handle == NULL) {
-        return context_current(context);
-    }
-    CUresult ready = driver_ready();
-    if (ready != CUDA_SUCCESS) {
-        return ready;
-    }
-    pthread_mutex_lock(&driver_lock);
-    bool live = context_is_live(handle);
-    pthread_mutex_unlock(&driver_lock);
-    *context = handle;
-    return live ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
-}
-
-static CUresult check(const void *out, CUcontext handle, struct CUctx_st **context) {
-    CUresult result = named(handle, context);
-    return result == CUDA_SUCCESS && out == NULL ? CUDA_ERROR_INVALID_VALUE : result;
-}
-
-CUresult cuCtxGetDevice_v2(CUdevice *dev, CUcontext handle) {
-    struct CUctx_st *context;
-    CUresult result = check(dev, handle, &context);
-    if (result == CUDA_SUCCESS) {
-        *dev = (CUdevice)(context->device - driver.device);
-    }
-    return result;
-}
-
-CUresult cuCtxGetDevice(CUdevice *dev) { return cuCtxGetDevice_v2(dev, NULL); }
-
-CUresult cuCtxGetFlags(unsigned int *flags) {
-    struct CUctx_st *context;
-    CUresult result = check(flags, NULL, &context);
-    if (result == CUDA_SUCCESS) {
-        *flags = context->flags;
-    }
-    return result;
-}
-
-CUresult cuCtxSetFlags(unsigned int flags) {
-    struct CUctx_st *context;
-    CUresult result = context_current(&context);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    if ((flags & ~(unsigned)VALID_FLAGS) != 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    context->flags = flags;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuCtxGetId(CUcontext handle, unsigned long long *id) {
-    struct CUctx_st *context;
-    CUresult result = check(id, handle, &context);
-    if (result == CUDA_SUCCESS) {
-        *id = context->id;
-    }
-    return result;
-}
-
-CUresult cuCtxGetApiVersion(CUcontext handle, unsigned int *version) {
-    struct CUctx_st *context;
-    CUresult result = check(version, handle, &context);
-    if (result == CUDA_SUCCESS) {
-        *version = context->api_version;
-    }
-    return result;
-}
-
-CUresult cuCtxSynchronize_v2(CUcontext handle) {
-    struct CUctx_st *context;
-    return named(handle, &context);
-}
-
-CUresult cuCtxSynchronize(void) { return cuCtxSynchronize_v2(NULL); }

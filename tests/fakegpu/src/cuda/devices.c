@@ -3,18 +3,6 @@
 #include <stdio.h>
 #include <string.h>
 
-CUresult device_get(CUdevice ordinal, struct device **device) {
-    CUresult ready = driver_ready();
-    if (ready != CUDA_SUCCESS) {
-        return ready;
-    }
-    if (ordinal < 0 || ordinal >= driver.device_count) {
-        return CUDA_ERROR_INVALID_DEVICE;
-    }
-    *device = &driver.device[ordinal];
-    return CUDA_SUCCESS;
-}
-
 uint64_t device_capacity(const struct device *device) {
     return state_capacity(&driver.attachment, device->state_index);
 }
@@ -29,10 +17,23 @@ void device_give(struct device *device, enum memory_kind kind, uint64_t bytes) {
     state_give(&driver.attachment, device->state_index, kind, bytes);
 }
 
-static CUresult check(const void *out, CUdevice ordinal, struct device **device) {
-    CUresult result = device_get(ordinal, device);
-    return result == CUDA_SUCCESS && out == NULL ? CUDA_ERROR_INVALID_VALUE : result;
+void device_note_requested(struct device *device, int64_t change) {
+    struct slot_device *books = &driver.attachment.state->slot[driver.attachment.slot].device[device->state_index];
+    atomic_fetch_add(&books->requested_bytes, (uint64_t)change);
 }
+
+CUdevice device_ordinal(const struct device *device) { return (CUdevice)(device - driver.device); }
+
+/* Devices do not change after cuInit, so that reading them needs no lock. */
+static CUresult check_as(const char *call, const void *out, CUdevice ordinal, struct device **device) {
+    CUresult result = device_enter_as(call, ordinal, device);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    return driver_leave(out == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS);
+}
+
+#define check(out, ordinal, device) check_as(__func__, out, ordinal, device)
 
 CUresult cuDeviceGet(CUdevice *dev, int ordinal) {
     struct device *device;
@@ -44,15 +45,15 @@ CUresult cuDeviceGet(CUdevice *dev, int ordinal) {
 }
 
 CUresult cuDeviceGetCount(int *count) {
-    CUresult ready = driver_ready();
-    if (ready != CUDA_SUCCESS) {
-        return ready;
+    CUresult result = driver_enter();
+    if (result != CUDA_SUCCESS) {
+        return result;
     }
     if (count == NULL) {
-        return CUDA_ERROR_INVALID_VALUE;
+        return driver_leave(CUDA_ERROR_INVALID_VALUE);
     }
     *count = driver.device_count;
-    return CUDA_SUCCESS;
+    return driver_leave(CUDA_SUCCESS);
 }
 
 CUresult cuDeviceGetName(char *name, int length, CUdevice dev) {
@@ -181,11 +182,7 @@ CUresult cuDeviceGetPCIBusId(char *text, int length, CUdevice dev) {
     return CUDA_SUCCESS;
 }
 
-CUresult cuDeviceGetByPCIBusId(CUdevice *dev, const char *text) {
-    CUresult ready = driver_ready();
-    if (ready != CUDA_SUCCESS) {
-        return ready;
-    }
+static CUresult find_address(CUdevice *dev, const char *text) {
     if (dev == NULL || text == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -204,4 +201,9 @@ CUresult cuDeviceGetByPCIBusId(CUdevice *dev, const char *text) {
         }
     }
     return CUDA_ERROR_INVALID_DEVICE;
+}
+
+CUresult cuDeviceGetByPCIBusId(CUdevice *dev, const char *text) {
+    CUresult result = driver_enter();
+    return result != CUDA_SUCCESS ? result : driver_leave(find_address(dev, text));
 }

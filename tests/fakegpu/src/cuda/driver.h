@@ -4,9 +4,12 @@
 #include "../common/config.h"
 #include "../common/state.h"
 #include "arena.h"
+#include "object.h"
 #include "prototypes.h"
 
 #include <pthread.h>
+
+enum { CONTEXT_LIMITS = 7 };
 
 struct CUctx_st {
     struct device *device;
@@ -15,8 +18,18 @@ struct CUctx_st {
     unsigned flags, api_version;
     unsigned attached; /* by cuCtxAttach */
     bool primary, live;
-    uint64_t charged_bytes; /* for the context itself */
+    struct object *objects; /* that die with it */
+    struct CUstream_st *legacy_stream, *thread_streams;
+    uint64_t charged_bytes;       /* for the context itself and its limits */
+    size_t limit[CONTEXT_LIMITS]; /* by CUlimit */
+    uint64_t requested_bytes;     /* by cuMemAlloc, before rounding */
+    uint32_t peers;               /* devices whose memory it may reach, a bit each */
     uint32_t with_room[SMALL_CLASSES]; /* units of the arena that have a free block of that class */
+};
+
+struct graph_memory {
+    struct arena arena; /* addresses of allocation nodes; backing is counted below */
+    uint64_t reserved, reserved_high, used, used_high;
 };
 
 struct device {
@@ -25,6 +38,8 @@ struct device {
     struct arena arena;
     struct CUctx_st primary;
     unsigned primary_retained, primary_flags;
+    struct CUmemPoolHandle_st *default_pool, *current_pool;
+    struct graph_memory graph_memory;
 };
 
 struct driver {
@@ -40,18 +55,38 @@ extern pthread_mutex_t driver_lock;
 /* init.c: CUDA_ERROR_NOT_INITIALIZED before cuInit and in the child of a process that had called it. */
 CUresult driver_ready(void);
 
+/*
+ * enter.c: how a call begins and ends. Success means that the lock is held, and driver_leave gives it back. Unsafe calls
+ * are those that a capture in another thread, or in this one, forbids and is spoilt by.
+ */
+enum safety { SAFE, UNSAFE };
+#define driver_enter() driver_enter_as(__func__, SAFE)
+#define driver_enter_unsafe() driver_enter_as(__func__, UNSAFE)
+#define context_enter(context) context_enter_as(__func__, context, SAFE)
+#define context_enter_unsafe(context) context_enter_as(__func__, context, UNSAFE)
+#define device_enter(ordinal, device) device_enter_as(__func__, ordinal, device)
+CUresult driver_enter_as(const char *call, enum safety safety);
+CUresult context_enter_as(const char *call, struct CUctx_st **context, enum safety safety);
+CUresult device_enter_as(const char *call, CUdevice ordinal, struct device **device);
+CUresult driver_leave(CUresult result);
+
 /* devices.c */
-CUresult device_get(CUdevice ordinal, struct device **device);
 uint64_t device_capacity(const struct device *device);
 uint64_t device_used(const struct device *device);
 bool device_take(struct device *device, enum memory_kind kind, uint64_t bytes);
 void device_give(struct device *device, enum memory_kind kind, uint64_t bytes);
+void device_note_requested(struct device *device, int64_t change);
+CUdevice device_ordinal(const struct device *device);
 
-/* contexts.c: the context current to this thread, or why there is none. */
+/* contexts.c */
 CUresult context_current(struct CUctx_st **context);
 bool context_is_live(const struct CUctx_st *context);
 CUresult context_open(struct CUctx_st *context, struct device *device, unsigned flags, unsigned api_version);
 void context_close(struct CUctx_st *context);
 
-/* memory.c: the host's view of a device range, or why it is no range of one block. The lock is held. */
+/* primary.c */
+CUresult primary_retain(struct device *device, struct CUctx_st **context);
+CUresult primary_release(struct device *device);
+
+/* address.c: memory that copies and fills reach at this address, or why there is none of that length. */
 CUresult memory_at(CUdeviceptr address, size_t bytes, bool write, void **host);

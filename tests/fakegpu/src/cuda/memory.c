@@ -1,71 +1,140 @@
-#include "driver.h"
+/* cuMemAlloc, cuMemAllocPitch and cuMemFree, and what is asked about memory. */
+#include "memory.h"
 
-static struct arena *arena_of(CUdeviceptr address) {
-    for (int i = 0; i < driver.device_count; i++) {
-        uintptr_t start;
-        size_t bytes;
-        if (arena_find(&driver.device[i].arena, (uintptr_t)address, &start, &bytes)) {
-            return &driver.device[i].arena;
-        }
-    }
-    return NULL;
+#include "address.h"
+#include "driver.h"
+#include "external.h"
+#include "graph.h"
+#include "host.h"
+#include "ipc.h"
+#include "low.h"
+#include "managed.h"
+#include "pool.h"
+
+static bool take_linear(struct arena *arena, uint64_t bytes) { return device_take(arena->device, MEMORY_LINEAR, bytes); }
+
+static void give_linear(struct arena *arena, uint64_t bytes) { device_give(arena->device, MEMORY_LINEAR, bytes); }
+
+bool memory_open(struct device *device) {
+    device->arena.kind = ARENA_LINEAR;
+    device->arena.device = device;
+    device->arena.take = take_linear;
+    device->arena.give = give_linear;
+    return arena_open(&device->arena, 4 * device_capacity(device));
 }
 
-CUresult memory_at(CUdeviceptr address, size_t bytes, bool write, void **host) {
-    struct arena *arena = arena_of(address);
-    uintptr_t start;
-    size_t length;
-    if (arena == NULL || !arena_find(arena, (uintptr_t)address, &start, &length) ||
-        bytes > length - (size_t)(address - start)) {
-        return CUDA_ERROR_INVALID_VALUE;
+static CUresult allocate(struct CUctx_st *context, size_t bytes, CUdeviceptr *address) {
+    uintptr_t taken = arena_take(&context->device->arena, context, bytes);
+    if (taken == 0) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    if (write) {
-        arena_touch(arena, (uintptr_t)address);
-    }
-    *host = (void *)(uintptr_t)address;
+    device_note_requested(context->device, (int64_t)bytes);
+    context->requested_bytes += bytes;
+    *address = taken;
     return CUDA_SUCCESS;
 }
 
 CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes) {
     struct CUctx_st *context;
-    CUresult result = context_current(&context);
+    CUresult result = context_enter_unsafe(&context);
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (address == NULL || bytes == 0) {
+    bool good = address != NULL && bytes != 0;
+    return driver_leave(good ? allocate(context, bytes, address) : CUDA_ERROR_INVALID_VALUE);
+}
+
+/* Rows start at multiples of 512 bytes, the alignment of textures. */
+CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width, size_t height, unsigned int element) {
+    enum { ALIGNMENT = 512 };
+    struct CUctx_st *context;
+    CUresult result = context_enter_unsafe(&context);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (address == NULL || pitch == NULL || width == 0 || height == 0 ||
+        (element != 4 && element != 8 && element != 16)) {
+        return driver_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    size_t row = (width + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT, bytes;
+    if (row < width || __builtin_mul_overflow(row, height, &bytes)) {
+        return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
+    }
+    result = allocate(context, bytes, address);
+    if (result == CUDA_SUCCESS) {
+        *pitch = row;
+    }
+    return driver_leave(result);
+}
+
+void memory_free_range(struct range *range) {
+    switch (range->kind) {
+    case RANGE_MANAGED:
+        managed_free(range);
+        break;
+    case RANGE_HOST:
+    case RANGE_REGISTERED:
+        host_free(range);
+        break;
+    case RANGE_OPENED:
+        ipc_close(range);
+        break;
+    case RANGE_EXTERNAL:
+        external_unmap(range);
+        break;
+    case RANGE_LOW:
+        low_free(range);
+        break;
+    case RANGE_VIRTUAL: /* belongs to no context */
+    case RANGE_GLOBALS: /* ends with its module */
+        break;
+    }
+}
+
+CUresult memory_free(CUdeviceptr address) {
+    struct address found;
+    if (!address_find((uintptr_t)address, &found) || found.start != (uintptr_t)address) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    pthread_mutex_lock(&driver_lock);
-    CUdeviceptr taken = context->live ? arena_take(&context->device->arena, context, bytes) : 0;
-    pthread_mutex_unlock(&driver_lock);
-    if (taken == 0) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (found.range != NULL) {
+        enum range_kind kind = found.range->kind;
+        if (kind != RANGE_MANAGED && kind != RANGE_LOW && kind != RANGE_EXTERNAL) {
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        memory_free_range(found.range);
+        return CUDA_SUCCESS;
     }
-    *address = taken;
-    return CUDA_SUCCESS;
+    switch (found.arena->kind) {
+    case ARENA_LINEAR:
+        memory_forget_shared(&found);
+        device_note_requested(found.device, -(int64_t)found.bytes);
+        found.context->requested_bytes -= found.bytes;
+        arena_give(found.arena, (uintptr_t)address);
+        return CUDA_SUCCESS;
+    case ARENA_POOL:
+        return pool_free(address);
+    case ARENA_GRAPH:
+        return graph_memory_give(address);
+    }
+    return CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemFree_v2(CUdeviceptr address) {
     struct CUctx_st *context;
-    CUresult result = context_current(&context);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    pthread_mutex_lock(&driver_lock);
-    struct arena *arena = arena_of(address);
-    bool given = arena != NULL && arena_give(arena, (uintptr_t)address);
-    pthread_mutex_unlock(&driver_lock);
-    return given ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    CUresult result = context_enter_unsafe(&context);
+    return result != CUDA_SUCCESS ? result : driver_leave(memory_free(address));
 }
 
 CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
     struct CUctx_st *context;
-    CUresult result = context_current(&context);
+    CUresult result = context_enter(&context);
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    uint64_t capacity = device_capacity(context->device);
-    uint64_t used = device_used(context->device);
+    struct device *device = context->device;
+    driver_leave(CUDA_SUCCESS);
+    uint64_t capacity = device_capacity(device);
+    uint64_t used = device_used(device);
     if (free_bytes != NULL) {
         *free_bytes = capacity - (used < capacity ? used : capacity);
     }
@@ -77,24 +146,19 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr address) {
     struct CUctx_st *context;
-    CUresult result = context_current(&context);
+    CUresult result = context_enter(&context);
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    pthread_mutex_lock(&driver_lock);
-    struct arena *arena = arena_of(address);
-    uintptr_t start;
-    size_t length;
-    bool found = arena != NULL && arena_find(arena, (uintptr_t)address, &start, &length);
-    pthread_mutex_unlock(&driver_lock);
-    if (!found) {
-        return CUDA_ERROR_NOT_FOUND;
+    struct address found;
+    if (!address_find((uintptr_t)address, &found)) {
+        return driver_leave(CUDA_ERROR_NOT_FOUND);
     }
     if (base != NULL) {
-        *base = start;
+        *base = found.start;
     }
     if (bytes != NULL) {
-        *bytes = length;
+        *bytes = found.bytes;
     }
-    return CUDA_SUCCESS;
+    return driver_leave(CUDA_SUCCESS);
 }

@@ -3,59 +3,57 @@
 
 enum { VALID_FLAGS = 0xff, API_VERSION = 3020 };
 
+CUresult primary_retain(struct device *device, struct CUctx_st **context) {
+    if (!device->primary.live) {
+        CUresult result = context_open(&device->primary, device, device->primary_flags, API_VERSION);
+        if (result != CUDA_SUCCESS) {
+            return result;
+        }
+    }
+    device->primary_retained++;
+    *context = &device->primary;
+    return CUDA_SUCCESS;
+}
+
+CUresult primary_release(struct device *device) {
+    if (device->primary_retained == 0) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (--device->primary_retained == 0) {
+        context_close(&device->primary);
+    }
+    return CUDA_SUCCESS;
+}
+
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice dev) {
     struct device *device;
-    CUresult result = device_get(dev, &device);
+    CUresult result = device_enter(dev, &device);
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (context == NULL) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    pthread_mutex_lock(&driver_lock);
-    if (!device->primary.live) {
-        result = context_open(&device->primary, device, device->primary_flags, API_VERSION);
-    }
-    if (result == CUDA_SUCCESS) {
-        device->primary_retained++;
-        *context = &device->primary;
-    }
-    pthread_mutex_unlock(&driver_lock);
-    return result;
+    return driver_leave(context == NULL ? CUDA_ERROR_INVALID_VALUE : primary_retain(device, context));
 }
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
     struct device *device;
-    CUresult result = device_get(dev, &device);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    pthread_mutex_lock(&driver_lock);
-    if (device->primary_retained == 0) {
-        result = CUDA_ERROR_INVALID_CONTEXT;
-    } else if (--device->primary_retained == 0) {
-        context_close(&device->primary);
-    }
-    pthread_mutex_unlock(&driver_lock);
-    return result;
+    CUresult result = device_enter(dev, &device);
+    return result != CUDA_SUCCESS ? result : driver_leave(primary_release(device));
 }
 
 CUresult cuDevicePrimaryCtxRelease(CUdevice dev) { return cuDevicePrimaryCtxRelease_v2(dev); }
 
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
     struct device *device;
-    CUresult result = device_get(dev, &device);
+    CUresult result = device_enter(dev, &device);
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    pthread_mutex_lock(&driver_lock);
     if (device->primary.live) {
         context_close(&device->primary);
     }
     device->primary_retained = 0;
     device->primary_flags = 0;
-    pthread_mutex_unlock(&driver_lock);
-    return CUDA_SUCCESS;
+    return driver_leave(CUDA_SUCCESS);
 }
 
 CUresult cuDevicePrimaryCtxReset(CUdevice dev) { return cuDevicePrimaryCtxReset_v2(dev); }
@@ -63,41 +61,39 @@ CUresult cuDevicePrimaryCtxReset(CUdevice dev) { return cuDevicePrimaryCtxReset_
 /* An active context's flags change too, since CUDA 11. */
 CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags) {
     struct device *device;
-    CUresult result = device_get(dev, &device);
+    CUresult result = device_enter(dev, &device);
     if (result != CUDA_SUCCESS) {
         return result;
     }
     if ((flags & ~(unsigned)VALID_FLAGS) != 0) {
-        return CUDA_ERROR_INVALID_VALUE;
+        return driver_leave(CUDA_ERROR_INVALID_VALUE);
     }
-    pthread_mutex_lock(&driver_lock);
     device->primary_flags = flags;
     device->primary.flags = flags;
-    pthread_mutex_unlock(&driver_lock);
-    return CUDA_SUCCESS;
+    return driver_leave(CUDA_SUCCESS);
 }
 
 CUresult cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags) {
     struct device *device;
-    CUresult result = device_get(dev, &device);
-    if (result == CUDA_SUCCESS && device->primary.live) {
-        return CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE;
+    CUresult result = device_enter(dev, &device);
+    if (result != CUDA_SUCCESS) {
+        return result;
     }
-    return result != CUDA_SUCCESS ? result : cuDevicePrimaryCtxSetFlags_v2(dev, flags);
+    bool active = device->primary.live;
+    driver_leave(CUDA_SUCCESS);
+    return active ? CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE : cuDevicePrimaryCtxSetFlags_v2(dev, flags);
 }
 
 CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *active) {
     struct device *device;
-    CUresult result = device_get(dev, &device);
+    CUresult result = device_enter(dev, &device);
     if (result != CUDA_SUCCESS) {
         return result;
     }
     if (flags == NULL || active == NULL) {
-        return CUDA_ERROR_INVALID_VALUE;
+        return driver_leave(CUDA_ERROR_INVALID_VALUE);
     }
-    pthread_mutex_lock(&driver_lock);
     *flags = device->primary_flags;
     *active = device->primary.live;
-    pthread_mutex_unlock(&driver_lock);
-    return CUDA_SUCCESS;
+    return driver_leave(CUDA_SUCCESS);
 }

@@ -13,7 +13,7 @@ static const unsigned NO_INSTANCE = 0xffffffff;
 
 static bool holds(int slot, int device, uint64_t *bytes) {
     const struct state *state = nvml.attachment.state;
-    *bytes = atomic_load(&state->held[device][slot]);
+    *bytes = state_process_bytes(&nvml.attachment, device, slot);
     bool any = *bytes != 0 || atomic_load(&state->slot[slot].device[device].contexts) != 0;
     return any && state_slot_lives(&nvml.attachment, slot);
 }

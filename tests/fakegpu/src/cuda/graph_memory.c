@@ -1,0 +1,174 @@
+/*
+ * The memory of graph allocation nodes: a pool a device and process. A node has its address for life; backing is taken
+ * when a graph that allocates is launched, and is kept when it is freed until cuDeviceGraphMemTrim.
+ */
+#include "address.h"
+#include "capture.h"
+#include "graph.h"
+
+#include <stdlib.h>
+
+struct backing {
+    struct backing *next;
+    CUdeviceptr address;
+    uint64_t bytes;
+    unsigned holders; /* the node, and what was instantiated with it */
+    bool in_use;      /* memory outlives its holders until the program frees it */
+};
+
+static struct backing *backings;
+
+static bool costs_nothing(struct arena *arena, uint64_t bytes) {
+    (void)arena;
+    (void)bytes;
+    return true;
+}
+
+static void gives_nothing(struct arena *arena, uint64_t bytes) {
+    (void)arena;
+    (void)bytes;
+}
+
+CUresult graph_memory_reserve_address(struct device *device, size_t bytes, CUdeviceptr *address) {
+    struct arena *arena = &device->graph_memory.arena;
+    arena->kind = ARENA_GRAPH;
+    arena->device = device;
+    arena->take = costs_nothing;
+    arena->give = gives_nothing;
+    struct backing *backing = malloc(sizeof *backing);
+    *address = backing != NULL && bytes <= device_capacity(device) && arena_open(arena, 4 * device_capacity(device))
+                   ? arena_take(arena, NULL, bytes)
+                   : 0;
+    if (*address == 0) {
+        free(backing);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    uint64_t whole = (bytes + ARENA_UNIT - 1) / ARENA_UNIT * ARENA_UNIT;
+    *backing = (struct backing){.next = backings, .address = *address, .bytes = whole, .holders = 1};
+    backings = backing;
+    return CUDA_SUCCESS;
+}
+
+static struct backing **find(CUdeviceptr address) {
+    struct backing **link = &backings;
+    while (*link != NULL && (*link)->address != address) {
+        link = &(*link)->next;
+    }
+    return link;
+}
+
+static struct device *device_of(CUdeviceptr address) {
+    struct address found;
+    return address_find((uintptr_t)address, &found) ? found.device : NULL;
+}
+
+static void remove_backing(struct backing **link) {
+    struct backing *gone = *link;
+    *link = gone->next;
+    arena_give(&device_of(gone->address)->graph_memory.arena, (uintptr_t)gone->address);
+    free(gone);
+}
+
+void graph_memory_hold(CUdeviceptr address) { (*find(address))->holders++; }
+
+void graph_memory_drop(CUdeviceptr address) {
+    struct backing **link = find(address);
+    (*link)->holders--;
+    if ((*link)->holders == 0 && !(*link)->in_use) {
+        remove_backing(link);
+    }
+}
+
+bool graph_memory_in_use(CUdeviceptr address) {
+    struct backing *backing = *find(address);
+    return backing != NULL && backing->in_use;
+}
+
+CUresult graph_memory_take(CUdeviceptr address) {
+    struct backing *backing = *find(address);
+    struct device *device = device_of(address);
+    if (backing == NULL || device == NULL || backing->in_use) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    struct graph_memory *memory = &device->graph_memory;
+    uint64_t wanted = memory->used + backing->bytes;
+    if (wanted > memory->reserved) {
+        if (!device_take(device, MEMORY_GRAPH, wanted - memory->reserved)) {
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        memory->reserved = wanted;
+    }
+    memory->used = wanted;
+    memory->used_high = wanted > memory->used_high ? wanted : memory->used_high;
+    memory->reserved_high = memory->reserved > memory->reserved_high ? memory->reserved : memory->reserved_high;
+    backing->in_use = true;
+    return CUDA_SUCCESS;
+}
+
+CUresult graph_memory_give(CUdeviceptr address) {
+    struct backing **link = find(address);
+    struct device *device = device_of(address);
+    if (*link == NULL || device == NULL || !(*link)->in_use) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    device->graph_memory.used -= (*link)->bytes;
+    (*link)->in_use = false;
+    if ((*link)->holders == 0) {
+        remove_backing(link);
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGraphMemTrim(CUdevice dev) {
+    struct device *device;
+    CUresult result = device_enter(dev, &device);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if ((result = capture_forbids_unsafe_call()) != CUDA_SUCCESS) {
+        return driver_leave(result);
+    }
+    struct graph_memory *memory = &device->graph_memory;
+    device_give(device, MEMORY_GRAPH, memory->reserved - memory->used);
+    memory->reserved = memory->used;
+    return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuDeviceGetGraphMemAttribute(CUdevice dev, CUgraphMem_attribute attribute, void *value) {
+    struct device *device;
+    CUresult result = device_enter(dev, &device);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    const struct graph_memory *memory = &device->graph_memory;
+    const uint64_t values[] = {[CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT] = memory->used,
+                               [CU_GRAPH_MEM_ATTR_USED_MEM_HIGH] = memory->used_high,
+                               [CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT] = memory->reserved,
+                               [CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH] = memory->reserved_high};
+    if (value == NULL || attribute > CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH) {
+        return driver_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    *(cuuint64_t *)value = values[attribute];
+    return driver_leave(CUDA_SUCCESS);
+}
+
+/* High marks can be set back, to zero only. */
+CUresult cuDeviceSetGraphMemAttribute(CUdevice dev, CUgraphMem_attribute attribute, void *value) {
+    struct device *device;
+    CUresult result = device_enter(dev, &device);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    struct graph_memory *memory = &device->graph_memory;
+    if (value == NULL || *(cuuint64_t *)value != 0) {
+        return driver_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    if (attribute == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH) {
+        memory->used_high = memory->used;
+    } else if (attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH) {
+        memory->reserved_high = memory->reserved;
+    } else {
+        return driver_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    return driver_leave(CUDA_SUCCESS);
+}
