@@ -2,6 +2,7 @@
 #include "container.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -169,15 +170,21 @@ static bool stamp_nothing(struct region_file *file, unsigned device, char *reaso
     return true;
 }
 
-/* Makes the directory of a region below the volume, whose mount cannot name the pod's UID, for every user of the container.
-   Whether it is there after that is told by who opens the region. */
-static void make_region_directory(const char *path)
+/* Makes the directory of a region below the volume, whose mount cannot name the pod's UID, for every user of the container. A
+ * link in its place could lead into another's volume. */
+static bool make_region_directory(const char *path, char *reason)
 {
     char parent[PATH_BYTES];
     snprintf(parent, sizeof(parent), "%s", path);
     *strrchr(parent, '/') = '\0';
     if (mkdir(parent, 0777) == 0)
         chmod(parent, 0777);
+    int opened = open(parent, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (opened >= 0)
+        close(opened);
+    else
+        snprintf(reason, REASON_BYTES, "%.160s: %s", parent, strerror(errno));
+    return opened >= 0;
 }
 
 static bool start_managed(char *reason)
@@ -188,8 +195,7 @@ static bool start_managed(char *reason)
     snprintf(container.name, sizeof(container.name), "%s", files.request.container);
     if (files.request.unknown_key[0])
         message(MESSAGE_WARNING, "unknown key %s in %.128s/limits/request is ignored", files.request.unknown_key, directory);
-    make_region_directory(path);
-    if (!region_open(&container.region, path, true, reason))
+    if (!make_region_directory(path, reason) || !region_open(&container.region, path, true, reason))
         return false;
     container.region.file->hami.priority = (int32_t)files.request.priority;
     return true;
@@ -212,9 +218,7 @@ static bool start_unmanaged(char *reason)
 
     if (!environment_region_path(path, sizeof(path), &derived))
         snprintf(path, sizeof(path), "%s", REGION_FALLBACK);
-    if (derived)
-        make_region_directory(path);
-    if (region_open(&container.region, path, false, reason))
+    if ((!derived || make_region_directory(path, reason)) && region_open(&container.region, path, false, reason))
         return true;
     if (strcmp(path, REGION_FALLBACK) == 0)
         return false;

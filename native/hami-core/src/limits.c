@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "file_status.h"
 #include "memory_size.h"
 
@@ -92,17 +93,57 @@ static bool read_all(int directory, struct limit_files *files, char *reason)
     return false;
 }
 
-/* A projected volume swaps the link `..data` when it changes, so one descriptor of it gives files of one generation. */
-static int open_generation(int limits)
+enum generation { GENERATION_GONE, GENERATION_HELD, GENERATION_NEVER };
+
+/* A projected volume swaps the link `..data` when it changes, so one descriptor of it gives files of one generation. A directory
+ * without the link is its own only generation. */
+static enum generation open_generation(int limits, int *file)
 {
-    int generation = openat(limits, "..data", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    return generation >= 0 || errno != ENOENT ? generation : openat(limits, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    char target[2];
+    *file = openat(limits, "..data", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*file < 0 && errno == ENOENT && readlinkat(limits, "..data", target, sizeof(target)) < 0 && errno == ENOENT)
+        *file = openat(limits, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*file >= 0)
+        return GENERATION_HELD;
+    /* The link was read, and what it pointed to was removed before it was opened. */
+    return errno == ENOENT ? GENERATION_GONE : GENERATION_NEVER;
+}
+
+/* Whether the generation that was read is still the one in force: files of one that is being removed vanish one by one. */
+static bool is_current(int limits, int generation)
+{
+    struct stat read, now;
+    int file;
+    if (open_generation(limits, &file) != GENERATION_HELD)
+        return false;
+    bool same = descriptor_status(generation, &read) && descriptor_status(file, &now) && read.st_ino == now.st_ino &&
+                read.st_dev == now.st_dev;
+    close(file);
+    return same;
+}
+
+/* *current: what was read, or the lack of it, is of a generation in force. */
+static bool read_once(int limits, const char *path, struct limit_files *files, bool *current, char *reason)
+{
+    int generation;
+    enum generation held = open_generation(limits, &generation);
+    *current = held != GENERATION_GONE;
+    if (held != GENERATION_HELD) {
+        snprintf(reason, REASON_BYTES, "%.128s: %s", path, strerror(errno));
+        return false;
+    }
+    bool read = read_all(generation, files, reason);
+    *current = (read && files->has_kai) || is_current(limits, generation);
+    close(generation);
+    return read;
 }
 
 enum limits_answer limit_files_read(const char *directory, const char *library, struct limit_files *files, char *reason)
 {
+    enum { TRIES = 20, PAUSE = 500000 };
     char path[PATH_BYTES + 8];
     struct stat status;
+    bool read = false, current = false;
 
     snprintf(path, sizeof(path), "%s/limits", directory);
     int limits = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -113,12 +154,11 @@ enum limits_answer limit_files_read(const char *directory, const char *library, 
         snprintf(reason, REASON_BYTES, "%.128s: %s", error == ENOENT ? library : path, strerror(errno));
         return LIMITS_INVALID;
     }
-    int generation = open_generation(limits);
-    bool read = generation >= 0 && read_all(generation, files, reason);
-    if (generation < 0)
-        snprintf(reason, REASON_BYTES, "%.128s: %s", path, strerror(errno));
-    else
-        close(generation);
+    for (unsigned i = 0; i < TRIES && !current; i++) {
+        if (i > 0)
+            clock_sleep(PAUSE);
+        read = read_once(limits, path, files, &current, reason);
+    }
     close(limits);
     return read ? LIMITS_READ : LIMITS_INVALID;
 }

@@ -1,4 +1,5 @@
 #define _GNU_SOURCE
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -333,4 +334,26 @@ TEST(a_library_file_that_is_gone_is_not_unmanaged)
     CHECK(unlink(world.library) == 0);
     CHECK_TEXT(client_do(&client, "init"), "800");
     CHECK_HAS(client_errors(&client), "libvgpu.so: No such file or directory");
+}
+
+/* A kubelet writes a new generation, renames `..data` onto it and removes the old one, file by file. */
+TEST(limits_that_are_being_updated_are_never_taken_for_gone)
+{
+    struct world world = world_make();
+    world_limits(&world, MEMORY, "4147m");
+    pid_t updater = fork();
+    if (updater == 0)
+        for (;;)
+            world_limits_replace(&world, MEMORY, "4147m");
+    for (unsigned i = 0; i < 40; i++) {
+        struct client client = client_start(&world, "handle", NULL);
+        CHECK_TEXT(client_do(&client, "init"), "0");
+        CHECK_TEXT(client_do(&client, "total 0"), "0 4348444672");
+        CHECK_TEXT(client_do(&client, "context 0"), "0");
+        for (unsigned refused = 0; refused < 20; refused++)
+            CHECK_TEXT(client_do(&client, "alloc 8g"), "2");
+        CHECK(!strstr(client_errors(&client), "stays as it was"));
+        client_end(&client);
+    }
+    kill(updater, SIGKILL);
 }

@@ -262,7 +262,12 @@ TEST(without_a_volume_for_the_region_cuda_is_refused)
     CHECK_EQUAL(rmdir(world_path(&world, "vgpu/containers", path)), 0);
     struct client client = client_start(&world, "handle", NULL);
     CHECK_TEXT(client_do(&client, "init"), "800");
-    CHECK_HAS(client_errors(&client), "usage.lock: No such file or directory");
+    CHECK_HAS(client_errors(&client), "_main: No such file or directory");
+    /* A link may lead into the volume of another. */
+    CHECK_EQUAL(mkdir(world_path(&world, "vgpu/containers", path), 0777), 0);
+    CHECK_EQUAL(mkdir(world_path(&world, "elsewhere", path), 0777), 0);
+    CHECK_EQUAL(symlink("../../elsewhere", world_path(&world, "vgpu/containers/" WORLD_UID "_main", path)), 0);
+    CHECK_TEXT(client_do(&client, "init"), "800");
 }
 
 TEST(more_processes_than_slots_are_refused)

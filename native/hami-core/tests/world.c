@@ -108,6 +108,15 @@ void world_limits(struct world *world, const char *request, const char *kai)
     CHECK(rename(path, world_path(world, "vgpu/limits/..data", swapped)) == 0);
 }
 
+void world_limits_replace(struct world *world, const char *request, const char *kai)
+{
+    char name[64], path[WORLD_PATH];
+    unsigned old = world->generation;
+    world_limits(world, request, kai);
+    snprintf(name, sizeof(name), "vgpu/limits/..%u", old);
+    nftw(world_path(world, name, path), remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
 struct client client_start(const struct world *world, const char *way, const char *const *environment)
 {
     struct client client = {.pid = 0};

@@ -35,6 +35,9 @@ void world_gpu(struct world *world, const char *configuration);
  * is not there. */
 void world_limits(struct world *world, const char *request, const char *kai);
 
+/* The same, and the generation before is removed. */
+void world_limits_replace(struct world *world, const char *request, const char *kai);
+
 /* A path in the world. */
 const char *world_path(const struct world *world, const char *name, char *buffer);
 

@@ -1,0 +1,1 @@
+/* All that cudaEGL.h needs is in egl.h. */

@@ -1,0 +1,3 @@
+/* The types that cudaGL.h takes from OpenGL. */
+typedef unsigned int GLenum;
+typedef unsigned int GLuint;
