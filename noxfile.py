@@ -54,7 +54,15 @@ def tests(session: nox.Session) -> None:
     for name in FOLDERS:
         session.notify(f"tests-{name}", session.posargs)
     native_build(session)
-    session.run("pytest", "tests", "--ignore=tests/fakegpu", *session.posargs)
+    session.run("pytest", "tests", "--ignore=tests/fakegpu", "-m", "not cluster", *session.posargs)
+
+
+@nox.session
+def integration(session: nox.Session) -> None:
+    """Run the chart and the services on a real control plane; with KUBECONFIG set, on that cluster."""
+    _in_environment(session)
+    native_build(session)
+    session.run("pytest", "tests", "--ignore=tests/fakegpu", "-m", "cluster", *session.posargs)
 
 
 def _package_tests(name: str, folder: str) -> None:
