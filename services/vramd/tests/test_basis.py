@@ -118,13 +118,14 @@ def test_basis_is_the_smallest_that_an_eligible_node_tells(present: list[GpuNode
 def test_another_constraint_never_lowers_the_basis(
     present: list[GpuNode], asked: Constraints, more: Requirement
 ) -> None:
-    narrower = Constraints(
-        asked.node_selector,
-        tuple(Term((*t.match_expressions, more), t.match_fields) for t in asked.terms or (Term(),)),
-        asked.node_name,
-    )
+    # An empty term matches nothing, and would match something with a requirement in it.
+    filled = [term for term in asked.terms or () if term.match_expressions or term.match_fields]
+    if asked.terms is None:
+        filled = [Term()]
+    narrowed = tuple(Term((*term.match_expressions, more), term.match_fields) for term in filled)
+    narrower = Constraints(asked.node_selector, narrowed, asked.node_name)
     wide, narrow = answer_of(present, asked), answer_of(present, narrower)
-    if isinstance(narrow, Basis) and asked.terms != ():
+    if isinstance(narrow, Basis):
         assert isinstance(wide, Basis)
         assert wide.basis_mib <= narrow.basis_mib
 
