@@ -17,7 +17,7 @@ from tests.demo.services import Service
 from tests.node.kubelet import Kubelet, RunningPod
 from tests.node.nvidia import STATE, Driver
 from tests.node.objects import Api, Json
-from tests.node.runtime import Image
+from tests.node.runtime import Image, interpreter
 
 from isolator_core import names
 
@@ -58,7 +58,7 @@ pci = 0000:00:04.0
 PYTHON = Path(sys.prefix) / "bin/python"
 WORKLOAD = Path(__file__).with_name("workload.py")
 COMMAND = (str(PYTHON), str(WORKLOAD))
-IMAGE = Image(entrypoint=COMMAND, paths=(Path(sys.prefix), Path(sys.base_prefix), WORKLOAD))
+IMAGE = Image(entrypoint=COMMAND, paths=(*interpreter(), WORKLOAD))
 """Every container's image here: this environment's Python and the workload."""
 
 Progress = Callable[[str], None]

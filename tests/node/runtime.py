@@ -35,6 +35,8 @@ CAPABILITIES = {
 }
 """What containerd leaves to a container by default (containerd: pkg/oci/spec.go, defaultUnixCaps)."""
 
+SYSTEM_PREFIXES = (Path("/usr"), Path("/usr/local"))
+
 PROBE_SECONDS = 60.0
 
 HIDDEN = (("/tmp", 0o1777), ("/var/tmp", 0o1777), ("/run", 0o755))
@@ -67,6 +69,15 @@ class Image:
 
     def binds(self) -> list[Bind]:
         return [Bind(path, str(path), read_only=True) for path in self.paths]
+
+
+def interpreter() -> tuple[Path, ...]:
+    """Paths that bring this Python with its packages to a container, for an image's `paths`.
+
+    A Python of the system is in the overlay already, and its prefix has to stay writable for mount points.
+    """
+    own, base = Path(sys.prefix), Path(sys.base_prefix)
+    return tuple(path for path in dict.fromkeys((own, base)) if path not in SYSTEM_PREFIXES)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from tests.node import nvidia
 from tests.node.kubelet import Kubelet
 from tests.node.objects import Api, Json, PodFailure
 from tests.node.requirements import require_containers
-from tests.node.runtime import Image
+from tests.node.runtime import Image, interpreter
 
 from isolator_testing.tools import require
 
@@ -81,7 +81,7 @@ def test_the_loader_finds_the_driver_before_the_one_of_the_image_with_no_environ
         },
     }
     script = "import ctypes; print(ctypes.CDLL('libcuda.so.1').which())"
-    image = Image(("/bin/cat",), paths=(Path(sys.prefix), Path(sys.base_prefix)))
+    image = Image(("/bin/cat",), paths=interpreter())
     with Kubelet(tmp_path / "node", Api(), {"cat": image}, driver) as kubelet:
         container = kubelet.start(pod).containers["main"]
         command = ["/usr/bin/env", "-i", sys.executable, "-c", script]
