@@ -126,6 +126,20 @@ class Machine:
         )
         return done.stdout
 
+    def books(self, device: int = 0) -> Any:
+        """The fake driver's own books of one device: see src/books/main.c."""
+        done = subprocess.run(
+            [LIBRARIES / "fakegpu-books"], env=self.environment(), capture_output=True, text=True, check=True
+        )
+        return json.loads(done.stdout)["devices"][device]
+
+    def held(self, process: Process, device: int = 0) -> dict[str, int]:
+        """What a process holds of a device, in bytes by kind, without what is zero."""
+        for entry in self.books(device)["processes"]:
+            if entry["host_pid"] == process.popen.pid:
+                return {kind: held for kind, held in entry["by_kind"].items() if held}
+        return {}
+
     def used_mib(self, device: int = 0) -> int:
         query = ("-i", str(device), "--query-gpu=memory.used", "--format=csv,noheader,nounits")
         return int(self.nvidia_smi(*query))

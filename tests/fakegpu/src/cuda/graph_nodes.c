@@ -112,7 +112,7 @@ CUresult cuGraphAddEventWaitNode(CUgraphNode *node, CUgraph graph, const CUgraph
 }
 
 CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *depends_on, size_t count,
-                                CUDA_MEM_ALLOC_NODE_PARAMS_v1 *alloc) {
+                                CUDA_MEM_ALLOC_NODE_PARAMS *alloc) {
     if (alloc == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -219,7 +219,7 @@ static CUresult read_as(const char *call, CUgraphNode node, CUgraphNodeType type
     return driver_leave(CUDA_SUCCESS);
 }
 
-CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS_v1 *out) {
+CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *out) {
     return read_as(__func__, node, CU_GRAPH_NODE_TYPE_MEM_ALLOC, out, &node->params.alloc, sizeof *out);
 }
 

@@ -24,6 +24,7 @@ static CUdevResource resource_of(unsigned multiprocessors) {
     memset(&resource, 0, sizeof resource);
     resource.type = CU_DEV_RESOURCE_TYPE_SM;
     resource.sm.smCount = multiprocessors;
+    resource.sm.minSmPartitionSize = resource.sm.smCoscheduledAlignment = GROUP_MULTIPROCESSORS;
     return resource;
 }
 

@@ -287,7 +287,7 @@ CUresult cuGraphAddEventRecordNode(CUgraphNode *node, CUgraph graph, const CUgra
 CUresult cuGraphAddEventWaitNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *depends_on, size_t count,
                                  CUevent event);
 CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *depends_on, size_t count,
-                                CUDA_MEM_ALLOC_NODE_PARAMS_v1 *alloc);
+                                CUDA_MEM_ALLOC_NODE_PARAMS *alloc);
 CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *depends_on, size_t count,
                                CUdeviceptr address);
 CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *depends_on, size_t count,
@@ -301,7 +301,7 @@ CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType *type);
 CUresult cuGraphNodeGetDependencies(CUgraphNode node, CUgraphNode *dependencies, size_t *count);
 CUresult cuGraphNodeGetDependencies_v2(CUgraphNode node, CUgraphNode *dependencies, CUgraphEdgeData *edges,
                                        size_t *count);
-CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS_v1 *out);
+CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *out);
 CUresult cuGraphMemFreeNodeGetParams(CUgraphNode node, CUdeviceptr *out);
 CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v2 *out);
 CUresult cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v1 *out);

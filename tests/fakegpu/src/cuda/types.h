@@ -146,6 +146,10 @@ typedef enum { CU_DEV_RESOURCE_TYPE_INVALID = 0, CU_DEV_RESOURCE_TYPE_SM = 1, CU
 
 typedef struct CUdevSmResource_st {
     unsigned int smCount;
+    unsigned int minSmPartitionSize; /* from here on since CUDA 13 */
+    unsigned int smCoscheduledAlignment;
+    unsigned int flags;
+    unsigned int localityDomainId;
 } CUdevSmResource;
 
 typedef struct CUdevResource_st {

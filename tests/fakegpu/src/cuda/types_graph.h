@@ -141,7 +141,7 @@ typedef struct CUDA_MEM_ALLOC_NODE_PARAMS_v1_st {
     size_t accessDescCount;
     size_t bytesize;
     CUdeviceptr dptr;
-} CUDA_MEM_ALLOC_NODE_PARAMS_v1;
+} CUDA_MEM_ALLOC_NODE_PARAMS;
 
 typedef struct CUDA_MEM_FREE_NODE_PARAMS_st {
     CUdeviceptr dptr;
@@ -193,7 +193,7 @@ typedef struct CUgraphNodeParams_st {
         CUDA_CHILD_GRAPH_NODE_PARAMS graph;
         CUDA_EVENT_WAIT_NODE_PARAMS eventWait;
         CUDA_EVENT_RECORD_NODE_PARAMS eventRecord;
-        CUDA_MEM_ALLOC_NODE_PARAMS_v1 alloc;
+        CUDA_MEM_ALLOC_NODE_PARAMS alloc;
         CUDA_MEM_FREE_NODE_PARAMS free;
     };
     long long reserved2;
@@ -264,7 +264,7 @@ typedef enum CUfunction_attribute_enum {
     CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8,
     CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT = 9,
     CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14,
-    CU_FUNC_ATTRIBUTE_MAX = 16
+    CU_FUNC_ATTRIBUTE_MAX = 18
 } CUfunction_attribute;
 
 typedef enum CUjit_option_enum {
