@@ -27,6 +27,8 @@ PAUSE_SECONDS = 0.1
 PAUSE_AFTER_REPAIR_SECONDS = 0.5
 """The least time from one pass to the next, so that a stream of changes cannot keep a core busy."""
 
+_NEVER_SECONDS = 1e6
+
 
 class RunSettings(NodeSettings, node_mark.MarkSettings):
     """Settings of `run`."""
@@ -112,11 +114,9 @@ def _probes(settings: RunSettings, metrics: Metrics, status: Status) -> Iterator
 
     with make_server(settings.listen_address, settings.listen_port, answer) as server:
         log.info("listening", address=settings.listen_address, port=server.server_address[1])
-        threading.Thread(target=server.serve_forever, name="probes", daemon=True).start()
-        try:
-            yield
-        finally:
-            server.shutdown()
+        # It ends with the process; looking for an earlier end would wake the node twice a second.
+        threading.Thread(target=server.serve_forever, args=(_NEVER_SECONDS,), name="probes", daemon=True).start()
+        yield
 
 
 @contextlib.contextmanager
