@@ -9,14 +9,15 @@ import pytest
 import structlog
 
 from isolator_webhook import review
-from isolator_webhook.basis import AskBasis, Known, always
+from isolator_webhook.basis import AskBasis, Known, Unknown, always
 from isolator_webhook.options import Options
 from isolator_webhook.pod import PodSpec
 
 
 def answer(document: Any, ask: AskBasis | None = None) -> Any:
     body = document if isinstance(document, bytes) else json.dumps(document).encode()
-    return json.loads(asyncio.run(review.answer(body, ask or always(Known(15360, 15360)), Options())))
+    answered, _ = asyncio.run(review.answer(body, ask or always(Known(15360, 15360)), Options()))
+    return json.loads(answered)
 
 
 def response(document: Any, ask: AskBasis | None = None) -> Any:
@@ -33,6 +34,17 @@ def test_patched(world: Any) -> None:
     assert {operation["op"] for operation in operations} == {"add"}
     assert "warnings" not in found
     assert "status" not in found
+    assert found["auditAnnotations"] == {
+        "shares": "main: 4096 MiB on 1 devices, by KAI's annotations",
+        "basis": "15360 MiB",
+    }
+
+
+def test_notices_are_warnings_and_audited(world: Any) -> None:
+    found = response(world.review_of(world.a_pod({"gpu-memory": "1"}, schedulerName="other")), always(Unknown("down")))
+    (warning,) = found["warnings"]
+    assert found["auditAnnotations"]["notices"] == warning
+    assert found["auditAnnotations"]["basis"] == "unknown"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,9 @@ import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,9 +33,8 @@ class Pair:
     key: Path
 
 
-@pytest.fixture(scope="session")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    directory = tmp_path_factory.mktemp("tls")
+def make_pair(directory: Path) -> Pair:
+    directory.mkdir(exist_ok=True)
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "webhook")])
     now = datetime.datetime.now(datetime.UTC)
@@ -57,11 +58,16 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     return pair
 
 
+@pytest.fixture(scope="session")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return make_pair(tmp_path_factory.mktemp("tls"))
+
+
 def command(pair: Pair, *arguments: str) -> list[str]:
     return [
         sys.executable, "-m", "isolator_webhook", "serve", "--listen-address", "127.0.0.1", "--listen-port", "0",
         "--certificate-file", str(pair.certificate), "--key-file", str(pair.key), "--vramd-address", "127.0.0.1:1",
-        *arguments,
+        "--metrics-port", "0", "--drain-seconds", "0", *arguments,
     ]  # fmt: skip
 
 
@@ -69,22 +75,46 @@ def command(pair: Pair, *arguments: str) -> list[str]:
 class Running:
     process: subprocess.Popen[str]
     client: httpx.Client
+    port: int
+    metrics_port: int
+    lines: list[Any]
+
+    def metric(self, name: str) -> float:
+        text = httpx.get(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=WAIT_SECONDS).text
+        return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(name))
+
+    def events(self) -> list[str]:
+        return [line["event"] for line in self.lines]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 @contextlib.contextmanager
-def running(pair: Pair) -> Iterator[Running]:
-    with subprocess.Popen(command(pair), stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
+def running(pair: Pair, *arguments: str) -> Iterator[Running]:
+    with subprocess.Popen(command(pair, *arguments), stderr=subprocess.PIPE, text=True) as process:
+        errors = process.stderr
+        assert errors is not None
+        lines: list[Any] = []
+        reader = threading.Thread(target=lambda: lines.extend(json.loads(line) for line in errors), daemon=True)
+
+        def port_of(event: str) -> int:
+            until(lambda: any(line["event"] == event for line in lines) or process.poll() is not None)
+            return int(next(line["port"] for line in lines if line["event"] == event))
+
         try:
-            for line in process.stderr:
-                if json.loads(line)["event"] == "listening":
-                    break
-            port = json.loads(line)["port"]
+            reader.start()
+            port = port_of("listening")
             context = ssl.create_default_context(cafile=str(pair.certificate))
             with httpx.Client(base_url=f"https://127.0.0.1:{port}", verify=context, timeout=WAIT_SECONDS) as client:
-                yield Running(process, client)
+                yield Running(process, client, port, port_of("metrics_listening"), lines)
         finally:
             process.kill()
+            reader.join(WAIT_SECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -123,9 +153,92 @@ def test_other_paths_and_methods(server: Running) -> None:
 
 def test_health_and_readiness(server: Running) -> None:
     assert server.client.get("/healthz").status_code == 200
-    deadline = datetime.datetime.now() + datetime.timedelta(seconds=WAIT_SECONDS)
-    while server.client.get("/readyz").status_code != 200:
-        assert datetime.datetime.now() < deadline
+    until(lambda: server.client.get("/readyz").status_code == 200)
+
+
+def test_metrics(server: Running, world: Any) -> None:
+    patched = 'isolator_webhook_reviews_total{outcome="patched",reason="share"}'
+    denied = 'isolator_webhook_reviews_total{outcome="denied",reason="request_refused"}'
+    before = server.metric(patched), server.metric(denied), server.metric("isolator_webhook_review_seconds_count")
+    server.client.post("/mutate", json=world.review_of(world.a_pod({"gpu-memory": "1"})))
+    server.client.post("/mutate", json=world.review_of(world.a_pod({"gpu-memory": "x"})))
+    assert server.metric(patched) == before[0] + 1
+    assert server.metric(denied) == before[1] + 1
+    assert server.metric("isolator_webhook_review_seconds_count") == before[2] + 2
+    assert server.metric("isolator_webhook_basis_mib") == 0
+    assert server.metric("isolator_webhook_basis_age_seconds") > 0
+    assert server.metric("isolator_webhook_certificate_expiry_seconds") > time.time()
+    assert httpx.get(f"http://127.0.0.1:{server.metrics_port}/", timeout=WAIT_SECONDS).status_code == 404
+
+
+@pytest.mark.parametrize(("path", "memory"), [("/mutate/enforce", "1m"), ("/mutate/exempt", "none")])
+def test_treatment_by_path(server: Running, world: Any, path: str, memory: str) -> None:
+    answer = server.client.post(path, json=world.review_of(world.a_pod({"gpu-memory": "1"})))
+    operations = json.loads(base64.b64decode(answer.json()["response"]["patch"]))
+    assert operations[0]["value"] == f"container=main\nmemory={memory}\ndevices=1\n"
+
+
+def test_body_that_is_too_large(pair: Pair, world: Any) -> None:
+    with running(pair, "--body-limit-bytes", "2000") as started:
+        announced = started.client.post("/mutate", content=b"x" * 2001)
+        chunked = started.client.post("/mutate", content=iter([b"x" * 1000] * 3))
+        fitting = started.client.post("/mutate", json=world.review_of(world.a_pod({})))
+        assert (announced.status_code, chunked.status_code, fitting.status_code) == (413, 413, 200)
+        assert "2000 bytes" in announced.text
+        assert started.metric('isolator_webhook_rejected_requests_total{reason="too_large"}') == 2
+
+
+def connect(started: Running, pair: Pair) -> ssl.SSLSocket:
+    plain = socket.create_connection(("127.0.0.1", started.port), timeout=WAIT_SECONDS)
+    context = ssl.create_default_context(cafile=str(pair.certificate))
+    return context.wrap_socket(plain, server_hostname="127.0.0.1")
+
+
+HEAD = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n"
+
+
+def test_body_that_is_too_slow(pair: Pair) -> None:
+    with running(pair, "--body-timeout-seconds", "0.2") as started, connect(started, pair) as connection:
+        connection.sendall(HEAD + b"{")
+        assert connection.recv(100).startswith(b"HTTP/1.1 408 ")
+        assert started.metric('isolator_webhook_rejected_requests_total{reason="too_slow"}') == 1
+
+
+def test_headers_that_never_come(server: Running, pair: Pair) -> None:
+    with connect(server, pair) as silent, connect(server, pair) as slow:
+        slow.sendall(HEAD[:30])
+        assert silent.recv(1) == b""
+        assert slow.recv(1) == b""
+
+
+def test_reviews_at_work_are_bounded(pair: Pair, world: Any) -> None:
+    with running(pair, "--most-reviews", "1", "--body-timeout-seconds", "0.5") as started:
+        with connect(started, pair) as hogging:
+            hogging.sendall(HEAD)
+            until(lambda: started.metric("isolator_webhook_requests_at_work") == 1)
+            statuses = {
+                started.client.post("/mutate", json=world.review_of(world.a_pod({}))).status_code for _ in range(3)
+            }
+        assert statuses <= {200, 503}
+        assert started.client.post("/mutate", json=world.review_of(world.a_pod({}))).status_code == 200
+        assert started.metric("isolator_webhook_requests_at_work") == 0
+
+
+def test_client_that_goes_away(pair: Pair) -> None:
+    with running(pair) as started:
+        with connect(started, pair) as connection:
+            connection.sendall(HEAD)
+            until(lambda: started.metric("isolator_webhook_requests_at_work") == 1)
+        until(lambda: started.metric('isolator_webhook_rejected_requests_total{reason="gone"}') == 1)
+        assert started.metric("isolator_webhook_requests_at_work") == 0
+
+
+def test_garbage_is_told_in_one_json_line(pair: Pair) -> None:
+    with running(pair) as started:
+        with connect(started, pair) as connection:
+            connection.sendall(b"\x00\x01garbage\r\n\r\n")
+            assert connection.recv(100).startswith(b"HTTP/1.1 400 ")
+        until(lambda: "uvicorn" in started.events())
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -135,9 +248,38 @@ def test_ends_cleanly(pair: Pair, number: signal.Signals) -> None:
         started.client.close()
         started.process.send_signal(number)
         assert started.process.wait(WAIT_SECONDS) == 0
-        assert started.process.stderr is not None
-        for line in started.process.stderr:
-            assert json.loads(line)["level"] != "error"
+    assert "error" not in [line["level"] for line in started.lines]
+
+
+def test_drains_before_it_ends(pair: Pair, world: Any) -> None:
+    with running(pair, "--drain-seconds", "2") as started:
+        until(lambda: started.client.get("/readyz").status_code == 200)
+        document = world.review_of(world.a_pod({"gpu-memory": "1"}))
+        assert started.client.post("/mutate", json=document).headers.get("connection") != "close"
+        started.process.send_signal(signal.SIGTERM)
+        until(lambda: "draining" in started.events())
+        assert started.client.get("/readyz").status_code == 503
+        answer = started.client.post("/mutate", json=document)
+        assert (answer.status_code, answer.headers["connection"]) == (200, "close")
+        assert started.process.wait(WAIT_SECONDS) == 0
+
+
+def test_certificate_is_read_again(pair: Pair, tmp_path: Path) -> None:
+    own = Pair(tmp_path / "tls.crt", tmp_path / "tls.key")
+    own.certificate.write_bytes(pair.certificate.read_bytes())
+    own.key.write_bytes(pair.key.read_bytes())
+    with running(own) as started:
+        own.certificate.write_text("nonsense")
+        until(lambda: "certificate_unusable" in started.events())
+        assert started.client.get("/healthz").status_code == 200
+        renewed = make_pair(tmp_path / "renewed")
+        own.key.write_bytes(renewed.key.read_bytes())
+        own.certificate.write_bytes(renewed.certificate.read_bytes())
+        until(lambda: started.events().count("certificate") == 2)
+        context = ssl.create_default_context(cafile=str(own.certificate))
+        with httpx.Client(verify=context, timeout=WAIT_SECONDS) as client:
+            assert client.get(f"https://127.0.0.1:{started.port}/healthz").status_code == 200
+        assert started.client.get("/healthz").status_code == 200, "a connection from before goes on"
 
 
 @pytest.mark.parametrize(
@@ -148,6 +290,8 @@ def test_ends_cleanly(pair: Pair, number: signal.Signals) -> None:
         (["--listen-port", "70000"], 2, ["--listen-port", "'70000'"]),
         (["--listen-address", "192.0.2.1"], 1, ["cannot listen on 192.0.2.1"]),
         (["--vramd-deadline-ms", "0"], 2, ["--vramd-deadline-ms", "'0'"]),
+        (["--vramd-key-file", "/x"], 2, ["--vramd-certificate-file", "--vramd-key-file"]),
+        (["--metrics-port", "-1"], 2, ["--metrics-port", "'-1'"]),
     ],
 )
 def test_wrong_settings_end_with_one_line(pair: Pair, change: list[str], status: int, words: list[str]) -> None:

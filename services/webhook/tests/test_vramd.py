@@ -10,38 +10,39 @@ import msgspec
 import pytest
 
 from isolator_core.proto import vram_pb2, vram_pb2_grpc
-from isolator_webhook.basis import Basis, Known, Unknown, Vramd, question
+from isolator_webhook.basis import Basis, Known, Unknown
 from isolator_webhook.pod import PodSpec
+from isolator_webhook.vramd import Vramd, question
 
 Answer = Callable[[vram_pb2.GetBasisRequest], Awaitable[vram_pb2.GetBasisResponse]]
+WAIT_SECONDS = 60
+PINNED = {"containers": [], "nodeSelector": {"pool": "a100"}}
+FREE: dict[str, Any] = {"containers": []}
 
 
 class Servicer(vram_pb2_grpc.VramServicer):
+    """Answers questions by a function, and streams what is put into a queue."""
+
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
+        self.stream: asyncio.Queue[vram_pb2.GetBasisResponse] = asyncio.Queue()
 
     async def GetBasis(self, request: Any, context: Any) -> Any:  # noqa: N802, ARG002
         return await self.answer(request)
 
-
-@contextlib.asynccontextmanager
-async def vramd(answer: Answer) -> AsyncIterator[str]:
-    server = grpc.aio.server()
-    vram_pb2_grpc.add_VramServicer_to_server(Servicer(answer), server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        await server.stop(None)
+    async def WatchBasis(self, request: Any, context: Any) -> Any:  # noqa: N802
+        assert not request.HasField("constraints")
+        while not context.cancelled():
+            yield await self.stream.get()
 
 
-def ask(answer: Answer, spec: Any = None, deadline: float = 5) -> Basis:
-    async def run() -> Basis:
-        async with vramd(answer) as address, Vramd(address, deadline) as client:
-            return await client.ask(msgspec.convert(spec or {"containers": []}, PodSpec))
+def basis_of(mib: int, *more: int) -> vram_pb2.GetBasisResponse:
+    distribution = [vram_pb2.MemoryCount(memory_mib=one, nodes=1) for one in (mib, *more)]
+    return vram_pb2.GetBasisResponse(basis=vram_pb2.Basis(basis_mib=mib, distribution=distribution))
 
-    return asyncio.run(run())
+
+def unknown_for(reason: str) -> vram_pb2.GetBasisResponse:
+    return vram_pb2.GetBasisResponse(unknown=vram_pb2.Unknown(reason=reason))
 
 
 def says(response: vram_pb2.GetBasisResponse) -> Answer:
@@ -51,15 +52,48 @@ def says(response: vram_pb2.GetBasisResponse) -> Answer:
     return answer
 
 
+@contextlib.asynccontextmanager
+async def vramd(servicer: Servicer, port: int = 0) -> AsyncIterator[int]:
+    server = grpc.aio.server()
+    vram_pb2_grpc.add_VramServicer_to_server(servicer, server)
+    port = server.add_insecure_port(f"127.0.0.1:{port}")
+    assert port
+    await server.start()
+    try:
+        yield port
+    finally:
+        await server.stop(None)
+
+
+def spec_of(spec: Any) -> PodSpec:
+    return msgspec.convert(spec, PodSpec)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def ask(answer: Answer, spec: Any = PINNED, deadline: float = 5) -> Basis:
+    async def run() -> Basis:
+        async with vramd(Servicer(answer)) as port, Vramd(f"127.0.0.1:{port}", deadline) as client:
+            return await client.ask(spec_of(spec))
+
+    return asyncio.run(run())
+
+
 def test_known() -> None:
-    basis = vram_pb2.Basis(basis_mib=15360, source=vram_pb2.SOURCE_NODES, nodes=3)
-    assert ask(says(vram_pb2.GetBasisResponse(basis=basis))) == Known(15360, 15360)
+    assert ask(says(basis_of(15360))) == Known(15360, 15360)
+    assert ask(says(basis_of(15360, 40960, 81559))) == Known(15360, 81559)
+    override = vram_pb2.Basis(basis_mib=7, source=vram_pb2.SOURCE_OVERRIDE)
+    assert ask(says(vram_pb2.GetBasisResponse(basis=override))) == Known(7, 7)
 
 
 @pytest.mark.parametrize(
     ("response", "words"),
     [
-        (vram_pb2.GetBasisResponse(unknown=vram_pb2.Unknown(reason="no GPU node")), "no GPU node"),
+        (unknown_for("no GPU node"), "no GPU node"),
         (vram_pb2.GetBasisResponse(), "empty answer"),
         (vram_pb2.GetBasisResponse(basis=vram_pb2.Basis()), "empty answer"),
     ],
@@ -79,48 +113,75 @@ def test_failing() -> None:
     assert "UNKNOWN" in found.reason
 
 
-def test_hanging_costs_the_deadline() -> None:
-    async def answer(_request: vram_pb2.GetBasisRequest) -> vram_pb2.GetBasisResponse:
-        await asyncio.sleep(60)
-        return vram_pb2.GetBasisResponse()
+async def hang(_request: vram_pb2.GetBasisRequest) -> vram_pb2.GetBasisResponse:
+    await asyncio.sleep(WAIT_SECONDS)
+    return vram_pb2.GetBasisResponse()
 
-    found = ask(answer, deadline=0.2)
+
+def test_hanging_costs_the_deadline() -> None:
+    found = ask(hang, deadline=0.2)
     assert isinstance(found, Unknown)
     assert "DEADLINE_EXCEEDED" in found.reason
 
 
 def test_absent() -> None:
-    async def run() -> Basis:
+    async def run() -> list[Basis]:
         async with Vramd("127.0.0.1:1", 5) as client:
-            return await client.ask(PodSpec(containers=[]))
+            await client.heard()
+            return [await client.ask(spec_of(spec)) for spec in (FREE, PINNED)]
 
-    found = asyncio.run(run())
-    assert isinstance(found, Unknown)
-    assert "UNAVAILABLE" in found.reason
-    assert "127.0.0.1:1" in found.reason
+    for found in asyncio.run(run()):
+        assert isinstance(found, Unknown)
+        assert "UNAVAILABLE" in found.reason
+        assert "127.0.0.1:1" in found.reason
 
 
-def test_back_again() -> None:
-    async def run() -> list[type]:
+def test_copy_follows_the_stream_and_answers_for_free_pods() -> None:
+    async def run() -> list[Basis]:
+        servicer = Servicer(says(basis_of(81559)))
         found = []
-        known = says(vram_pb2.GetBasisResponse(basis=vram_pb2.Basis(basis_mib=1)))
-        async with vramd(known) as address:
-            port = address.rpartition(":")[2]
-            client = Vramd(address, 5)
-            found.append(type(await client.ask(PodSpec(containers=[]))))
-        found.append(type(await client.ask(PodSpec(containers=[]))))
-        server = grpc.aio.server()
-        vram_pb2_grpc.add_VramServicer_to_server(Servicer(known), server)
-        assert server.add_insecure_port(f"127.0.0.1:{port}")
-        await server.start()
-        async with client, asyncio.timeout(60):
-            while isinstance(await client.ask(PodSpec(containers=[])), Unknown):
-                await asyncio.sleep(0.1)
-            found.append(Known)
-        await server.stop(None)
+        async with vramd(servicer) as port, Vramd(f"127.0.0.1:{port}", 5) as client:
+            found.append(await client.ask(spec_of(FREE)))
+            servicer.stream.put_nowait(basis_of(15360, 81559))
+            await client.heard()
+            found.append(await client.ask(spec_of(FREE)))
+            found.append(await client.ask(spec_of(PINNED)))
+            assert client.age == 0
+            servicer.stream.put_nowait(unknown_for("no GPU node left"))
+            await until(lambda: isinstance(client.cluster, Unknown))
+            found.append(await client.ask(spec_of(FREE)))
         return found
 
-    assert asyncio.run(run()) == [Known, Unknown, Known]
+    first, second, pinned, last = asyncio.run(run())
+    assert isinstance(first, Unknown)
+    assert "not answered yet" in first.reason
+    assert second == Known(15360, 81559)
+    assert pinned == Known(81559, 81559)
+    assert last == Unknown("no GPU node left")
+
+
+def test_copy_stands_in_while_vramd_is_hung_or_away_and_heals_afterwards() -> None:
+    async def run() -> None:
+        servicer = Servicer(hang)
+        servicer.stream.put_nowait(basis_of(15360))
+        async with contextlib.AsyncExitStack() as life:
+            port = await life.enter_async_context(vramd(servicer))
+            client = Vramd(f"127.0.0.1:{port}", 0.2)
+            await client.__aenter__()
+            await client.heard()
+            assert await client.ask(spec_of(PINNED)) == Known(15360, 15360)
+        await until(lambda: client.age > 0)
+        for spec in (FREE, PINNED):
+            assert await client.ask(spec_of(spec)) == Known(15360, 15360)
+        servicer = Servicer(says(basis_of(7)))
+        servicer.stream.put_nowait(basis_of(40960))
+        async with vramd(servicer, port):
+            await until(lambda: client.cluster == Known(40960, 40960))
+            assert client.age == 0
+            assert await client.ask(spec_of(PINNED)) == Known(7, 7)
+            await client.__aexit__(None, None, None)
+
+    asyncio.run(run())
 
 
 def test_question_carries_what_constrains_the_node() -> None:

@@ -3,20 +3,28 @@
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
+from http.server import ThreadingHTTPServer
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import msgspec
-from pydantic import AfterValidator, Field
+import structlog
+from pydantic import AfterValidator, Field, model_validator
 
 from isolator_core import names, settings
 from isolator_core.errors import UserError
 from isolator_core.requests import HAMI_NAMES, hami
 from isolator_core.settings import Command, Positional, Settings, StringList
 from isolator_webhook import manifest, review, server
-from isolator_webhook.basis import AskBasis, Known, Unknown, Vramd, always
+from isolator_webhook import metrics as metrics_module
+from isolator_webhook.app import Limits, Source, State, app
+from isolator_webhook.basis import Known, Unknown, always
+from isolator_webhook.certificate import FileCertificate
+from isolator_webhook.metrics import Metrics
 from isolator_webhook.options import Options, Treatment
+from isolator_webhook.vramd import ClientTls, Vramd
 
 
 def _resource_names(value: object) -> object:
@@ -25,6 +33,9 @@ def _resource_names(value: object) -> object:
 
 
 ResourceList = Annotated[StringList, AfterValidator(_resource_names)]
+
+
+_log = structlog.get_logger()
 
 
 class DecisionSettings(Settings):
@@ -74,12 +85,38 @@ class DecisionSettings(Settings):
 class Serve(DecisionSettings):
     listen_address: str = Field("0.0.0.0", description="address to listen on, :: for IPv6 and IPv4")
     listen_port: int = Field(names.WEBHOOK_PORT, ge=0, le=65535, description="port to listen on, 0 for a free one")
-    certificate_file: Path = Field(Path("/etc/tls/tls.crt"), description="serving certificate chain, PEM")
+    metrics_port: int = Field(
+        names.WEBHOOK_METRICS_PORT, ge=0, le=65535, description="port of /metrics, 0 for a free one"
+    )
+    certificate_file: Path = Field(
+        Path("/etc/tls/tls.crt"), description="serving certificate chain, PEM, read again when it changes"
+    )
     key_file: Path = Field(Path("/etc/tls/tls.key"), description="private key of the certificate, PEM")
     vramd_address: str = Field(
-        f"localhost:{names.VRAMD_PORT}", description="host:port of vramd, or another gRPC target"
+        f"localhost:{names.VRAMD_PORT}", min_length=1, description="host:port of vramd, or another gRPC target"
     )
     vramd_deadline_ms: int = Field(200, ge=1, le=10_000, description="milliseconds that an admission waits for vramd")
+    vramd_ca_file: Path | None = Field(None, description="authority of vramd's certificate, PEM; without it no TLS")
+    vramd_certificate_file: Path | None = Field(None, description="the webhook's certificate for vramd, PEM")
+    vramd_key_file: Path | None = Field(None, description="private key of that certificate, PEM")
+    body_limit_bytes: int = Field(7 << 20, ge=1 << 10, le=1 << 30, description="bytes that a review may have")
+    body_timeout_seconds: float = Field(10, gt=0, le=600, description="seconds for a review's body to arrive")
+    most_reviews: int = Field(64, ge=1, le=10_000, description="reviews at work at once; more wait")
+    drain_seconds: float = Field(5, ge=0, le=600, description="seconds to serve on after SIGTERM while not ready")
+
+    @model_validator(mode="after")
+    def _whole_tls(self) -> Self:
+        if (self.vramd_certificate_file is None) != (self.vramd_key_file is None):
+            raise ValueError("--vramd-certificate-file and --vramd-key-file are accepted together only")
+        if self.vramd_certificate_file is not None and self.vramd_ca_file is None:
+            raise ValueError("--vramd-certificate-file is accepted with --vramd-ca-file only")
+        return self
+
+    def vramd_tls(self) -> ClientTls | None:
+        """How to speak TLS to vramd, None for not."""
+        if self.vramd_ca_file is None:
+            return None
+        return ClientTls(self.vramd_ca_file, self.vramd_certificate_file, self.vramd_key_file)
 
 
 class Review(DecisionSettings):
@@ -92,13 +129,38 @@ class Review(DecisionSettings):
 
 
 def _serve(chosen: Serve) -> int:
-    @contextlib.asynccontextmanager
-    async def source() -> AsyncIterator[AskBasis]:
-        async with Vramd(chosen.vramd_address, chosen.vramd_deadline_ms / 1000) as vramd:
-            yield vramd.ask
+    metrics = Metrics()
+    state = State()
+    certificate = FileCertificate(chosen.certificate_file, chosen.key_file, metrics.expiry.set)
 
-    api = server.app(source, chosen.options())
-    return server.serve(api, chosen.listen_address, chosen.listen_port, chosen.certificate_file, chosen.key_file)
+    @contextlib.asynccontextmanager
+    async def source() -> AsyncIterator[Source]:
+        tls = chosen.vramd_tls()
+        async with Vramd(chosen.vramd_address, chosen.vramd_deadline_ms / 1000, tls) as vramd, certificate.followed():
+            metrics.watch_basis(lambda: vramd.cluster, lambda: vramd.age)
+            yield Source(vramd.ask, vramd.heard)
+
+    limits = Limits(chosen.body_limit_bytes, chosen.body_timeout_seconds, chosen.most_reviews)
+    api = app(source, chosen.options(), metrics, limits, state)
+    with (
+        server.listen(chosen.listen_address, chosen.listen_port) as listener,
+        running(metrics_module.serve(metrics, chosen.listen_address, chosen.metrics_port)) as metrics_server,
+    ):
+        _log.info("metrics_listening", port=metrics_server.server_address[1])
+        server.serve(api, state, listener, certificate.context, chosen.drain_seconds)
+    return 0
+
+
+@contextlib.contextmanager
+def running(http: ThreadingHTTPServer) -> Iterator[ThreadingHTTPServer]:
+    """An HTTP server at work in a thread for the length of a block."""
+    thread = threading.Thread(target=http.serve_forever, name="metrics", daemon=True)
+    thread.start()
+    try:
+        yield http
+    finally:
+        http.shutdown()
+        http.server_close()
 
 
 def _review(chosen: Review) -> int:

@@ -7,8 +7,8 @@ import msgspec
 import structlog
 
 from isolator_webhook import patch
-from isolator_webhook.basis import AskBasis
-from isolator_webhook.decision import Deny, Skip, decide
+from isolator_webhook.basis import AskBasis, Basis, Known
+from isolator_webhook.decision import Deny, Share, Skip, decide
 from isolator_webhook.json_patch import Operation
 from isolator_webhook.options import Options, Treatment
 from isolator_webhook.pod import AdmissionRequest, AdmissionReview, Pod
@@ -45,6 +45,7 @@ class Response(_Answer):
     patch_type: str | None = None
     patch: bytes | None = None
     warnings: list[str] | None = None
+    audit_annotations: dict[str, str] | None = None
 
 
 class ReviewAnswer(_Answer, omit_defaults=False):
@@ -64,6 +65,7 @@ class Outcome:
     message: str = ""
     operations: list[Operation] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
+    audit: dict[str, str] = field(default_factory=dict)
     code: int = 403
 
 
@@ -95,8 +97,23 @@ async def _admit(pod: Pod, ask: AskBasis, options: Options, treatment: Treatment
     except patch.Conflict as conflict:
         return Outcome("denied", "conflict", str(conflict))
     return Outcome(
-        "patched", "exempt" if decision.exempt else "share", operations=built.operations, notices=built.notices
+        "patched",
+        "exempt" if decision.exempt else "share",
+        operations=built.operations,
+        notices=built.notices,
+        audit=_audit(decision, basis, built.notices),
     )
+
+
+def _audit(share: Share, basis: Basis, notices: list[str]) -> dict[str, str]:
+    """What the API server's audit log says about a pod; it puts the webhook's name before the keys."""
+    shares = [
+        f"{request.container}: {'no cap' if share.exempt else request.memory} on {request.devices} devices, "
+        f"by {request.origin}"
+        for request in share.requests
+    ]
+    audit = {"shares": "; ".join(shares), "basis": f"{basis.mib} MiB" if isinstance(basis, Known) else "unknown"}
+    return audit | ({"notices": "; ".join(notices)} if notices else {})
 
 
 async def outcome(
@@ -132,7 +149,7 @@ def respond(request: AdmissionRequest, what: Outcome) -> Response:
     if what.result in ("denied", "failed"):
         status = Status(message=what.message, reason=_REASONS[what.code], code=what.code)
         return Response(request.uid, allowed=False, status=status)
-    response = Response(request.uid, allowed=True, warnings=what.notices or None)
+    response = Response(request.uid, allowed=True, warnings=what.notices or None, audit_annotations=what.audit or None)
     if what.operations:
         response.patch_type = "JSONPatch"
         response.patch = msgspec.json.encode(what.operations)
@@ -155,9 +172,11 @@ def log(request: AdmissionRequest, what: Outcome) -> None:
     )
 
 
-async def answer(body: bytes, ask: AskBasis, options: Options, treatment: Treatment = "default") -> bytes:
-    """From the bytes of a review to the bytes of its answer. Raises Malformed."""
+async def answer(
+    body: bytes, ask: AskBasis, options: Options, treatment: Treatment = "default"
+) -> tuple[bytes, Outcome]:
+    """From the bytes of a review to the bytes of its answer, and what became of it. Raises Malformed."""
     request = decode(body).request
     what = await outcome(request, ask, options, treatment)
     log(request, what)
-    return msgspec.json.encode(ReviewAnswer(respond(request, what)))
+    return msgspec.json.encode(ReviewAnswer(respond(request, what))), what

@@ -1,101 +1,93 @@
-"""The HTTP side: FastAPI on uvicorn over TLS."""
+"""The listening side: uvicorn over TLS, bounded in time, and its end."""
 
 import asyncio
-import contextlib
+import logging
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
-from pathlib import Path
+import ssl
+from types import FrameType
+from typing import Any
 
 import structlog
 import uvicorn
-from fastapi import FastAPI, Request, Response
-from fastapi.responses import PlainTextResponse
+from fastapi import FastAPI
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from isolator_core.errors import SettingsError, UserError
-from isolator_webhook import review
-from isolator_webhook.basis import AskBasis, Unknown
-from isolator_webhook.options import Options, Treatment
-from isolator_webhook.pod import PodSpec
+from isolator_core.errors import UserError
+from isolator_webhook.app import State
+
+HEADER_SECONDS = 10
+"""From a connection's start, or a request's first byte, to the end of its headers."""
+
+IDLE_SECONDS = 120
+"""Longer than the 90 seconds after which the API server's client lets go of an idle connection: who closes first must
+not be we, or a review may meet a closing connection (Kubernetes: net/http Transport, IdleConnTimeout)."""
 
 _log = structlog.get_logger()
 
-MUTATE_PATHS: dict[str, Treatment] = {
-    "/mutate": "default",
-    "/mutate/enforce": "enforce",
-    "/mutate/exempt": "exempt",
-}
-"""Where pods are reviewed, a path a treatment: the configuration's namespace selectors choose among them."""
 
-OpenSource = Callable[[], AbstractAsyncContextManager[AskBasis]]
+class _Protocol(HttpToolsProtocol):
+    """A connection that must bring its headers in time: uvicorn itself waits for them without end."""
 
+    _deadline: asyncio.TimerHandle | None = None
 
-@dataclass
-class _State:
-    ready: bool = False
-    ask: AskBasis | None = None
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._start_deadline()
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_deadline()
+        super().connection_lost(exc)
 
-def app(open_source: OpenSource, options: Options) -> FastAPI:
-    """The application. `open_source` gives the source of the basis, opened in the server's own loop."""
-    state = _State()
+    def on_message_begin(self) -> None:
+        if self._deadline is None:
+            self._start_deadline()
+        super().on_message_begin()
 
-    async def first_basis(ask: AskBasis) -> None:
-        basis = await ask(PodSpec(containers=[]))
-        if isinstance(basis, Unknown):
-            _log.warning("basis_unknown", reason=basis.reason)
-        else:
-            _log.info("basis_known", basis_mib=basis.mib)
-        state.ready = True
+    def on_headers_complete(self) -> None:
+        self._stop_deadline()
+        super().on_headers_complete()
 
-    @contextlib.asynccontextmanager
-    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        async with open_source() as ask:
-            state.ask = ask
-            first = asyncio.create_task(first_basis(ask))
-            yield
-            state.ready = False
-            await first
+    def _start_deadline(self) -> None:
+        self._deadline = self.loop.call_later(HEADER_SECONDS, self.transport.abort)
 
-    api = FastAPI(lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None)
-
-    def mutate_as(treatment: Treatment) -> Callable[[Request], Awaitable[Response]]:
-        async def mutate(request: Request) -> Response:
-            assert state.ask is not None
-            try:
-                answer = await review.answer(await request.body(), state.ask, options, treatment)
-            except review.Malformed as malformed:
-                _log.warning("malformed_review", error=str(malformed))
-                return PlainTextResponse(f"{malformed}\n", status_code=400)
-            return Response(answer, media_type="application/json")
-
-        return mutate
-
-    for path, treatment in MUTATE_PATHS.items():
-        api.post(path)(mutate_as(treatment))
-
-    @api.get("/healthz")
-    async def healthz() -> Response:
-        return PlainTextResponse("ok\n")
-
-    @api.get("/readyz")
-    async def readyz() -> Response:
-        if state.ready:
-            return PlainTextResponse("ok\n")
-        return PlainTextResponse("the basis has not been asked for yet\n", status_code=503)
-
-    return api
+    def _stop_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
 
 class _Server(uvicorn.Server):
+    """Ends in two steps: not ready and still serving for a while, so that traffic turns away, then finishing."""
+
+    def __init__(self, config: uvicorn.Config, state: State, drain_seconds: float) -> None:
+        super().__init__(config)
+        self._state = state
+        self._drain_seconds = drain_seconds
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         _log.info("listening", port=self.servers[0].sockets[0].getsockname()[1])
 
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if sig == signal.SIGINT or self._state.draining or self._drain_seconds == 0:
+            super().handle_exit(sig, frame)
+            return
+        self._state.draining = True
+        _log.info("draining", seconds=self._drain_seconds)
+        loop = asyncio.get_running_loop()
+        loop.call_later(self._drain_seconds, super().handle_exit, sig, frame)
 
-def _listen(host: str, port: int) -> socket.socket:
+
+class _ToStructlog(logging.Handler):
+    """What uvicorn has to say, as a line of ours."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _log.log(record.levelno, "uvicorn", message=record.getMessage(), exc_info=record.exc_info)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises UserError where the port cannot be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=2048, dualstack_ipv6=host == "::")
@@ -103,30 +95,32 @@ def _listen(host: str, port: int) -> socket.socket:
         raise UserError(f"cannot listen on {host} port {port}: {error}") from error
 
 
-def serve(api: FastAPI, host: str, port: int, certificate: Path, key: Path) -> int:
-    """Serve over TLS until SIGTERM or SIGINT, then finish what is at work and return 0.
+def serve(api: FastAPI, state: State, listener: socket.socket, context: ssl.SSLContext, drain_seconds: float) -> None:
+    """Serve over TLS until SIGTERM or SIGINT; then drain, finish what is at work and return.
 
-    Raises UserError where the port is taken or the certificate and key cannot be used.
+    `context` may be given other certificates while the server runs.
     """
+    logger = logging.getLogger("uvicorn.error")
+    logger.handlers, logger.propagate = [_ToStructlog()], False
+    logger.setLevel(logging.WARNING)
     config = uvicorn.Config(
         api,
         loop="uvloop",
-        http="httptools",
+        http=_Protocol,
         ws="none",
         lifespan="on",
         log_config=None,
         access_log=False,
         server_header=False,
-        ssl_certfile=certificate,
-        ssl_keyfile=str(key),
+        timeout_keep_alive=IDLE_SECONDS,
     )
-    try:
-        config.load()
-    except OSError as error:
-        raise SettingsError(f"--certificate-file {certificate} and --key-file {key} cannot be used: {error}") from error
+    config.load()
+    config.ssl = context
     # uvicorn raises the signal once more when it has shut down; that must not end the process by the signal.
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
-    with _listen(host, port) as listener:
-        _Server(config).run(sockets=[listener])
-    return 0
+        signal.signal(number, _ignore)
+    _Server(config, state, drain_seconds).run(sockets=[listener])
+
+
+def _ignore(_number: int, _frame: Any) -> None:
+    pass

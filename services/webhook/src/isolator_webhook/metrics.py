@@ -1,0 +1,74 @@
+"""What the webhook counts, and its metrics on a port of their own."""
+
+from collections.abc import Callable
+from http.server import ThreadingHTTPServer
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import choose_encoder
+
+from isolator_core import http_server
+from isolator_webhook.basis import Basis, Known
+
+BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+
+
+class Metrics:
+    """The webhook's metrics, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.reviews = Counter(
+            "isolator_webhook_reviews",
+            "Reviews that were answered, by outcome (allowed, patched, denied, failed, failed_open) and reason.",
+            ("outcome", "reason"),
+            registry=self.registry,
+        )
+        self.seconds = Histogram(
+            "isolator_webhook_review_seconds",
+            "Time from the first byte of a review's body to its answer.",
+            buckets=BUCKETS,
+            registry=self.registry,
+        )
+        self.rejected = Counter(
+            "isolator_webhook_rejected_requests",
+            "Requests to review that were no review: malformed, too_large, too_slow, busy, gone.",
+            ("reason",),
+            registry=self.registry,
+        )
+        self.errors = Counter(
+            "isolator_webhook_internal_errors", "Faults of the webhook itself.", registry=self.registry
+        )
+        self.at_work = Gauge("isolator_webhook_requests_at_work", "Reviews at work now.", registry=self.registry)
+        self.expiry = Gauge(
+            "isolator_webhook_certificate_expiry_seconds",
+            "When the serving certificate expires, in seconds since 1970.",
+            registry=self.registry,
+        )
+
+    def watch_basis(self, basis: Callable[[], Basis], age: Callable[[], float]) -> None:
+        """Show the basis that is in use, 0 while none is known, and for how long it may have been out of date."""
+
+        def mib() -> float:
+            now = basis()
+            return float(now.mib) if isinstance(now, Known) else 0.0
+
+        Gauge(
+            "isolator_webhook_basis_mib", "The cluster's basis in use, 0 while none is known.", registry=self.registry
+        ).set_function(mib)
+        Gauge(
+            "isolator_webhook_basis_age_seconds",
+            "Seconds for which the basis may have been out of date: 0 while vramd's stream is open.",
+            registry=self.registry,
+        ).set_function(age)
+
+
+def serve(metrics: Metrics, address: str, port: int) -> ThreadingHTTPServer:
+    """A server, listening, of `/metrics`. Raises UserError where the port is taken."""
+
+    def answer(path: str, accept: str) -> http_server.Answer:
+        if path == "/metrics":
+            encode, content_type = choose_encoder(accept)
+            return 200, content_type, encode(metrics.registry)
+        return http_server.text(404, "/metrics is here")
+
+    return http_server.make_server(address, port, answer)
