@@ -2,17 +2,24 @@
 
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import structlog
+from kubernetes.client import Configuration
 from pydantic import Field
 
-from isolator_core import names, settings
+from isolator_core import cluster_api, names, settings
+from isolator_core.errors import SettingsError, UserError
 from isolator_core.settings import Command, PathList, Settings
-from isolator_monitor import link, metrics, monitor, top
+from isolator_monitor import alerts, link, metrics, monitor, top
+from isolator_monitor.alerts import Alerts
+from isolator_monitor.cluster_pods import ClusterPods
+from isolator_monitor.events import EventRecorder
 from isolator_monitor.link import RemoteNode
 from isolator_monitor.node import Node
+from isolator_monitor.pods import PodsUnknown
 from isolator_monitor.pods_file import PodsFile
 from isolator_monitor.targets import Root, targets
 from isolator_monitor.view import Observer, View
@@ -43,10 +50,18 @@ class NodeSettings(Settings):
 class PodSettings(Settings):
     """Which pods there are."""
 
-    pods_file: Path = Field(
-        description="a Kubernetes PodList in YAML or JSON, read again when it changes; regions of its containers are "
-        "also looked for by name"
+    pods_file: Path | None = Field(
+        None,
+        description="a Kubernetes PodList in YAML or JSON instead of the API server, read again when it changes; its "
+        "containers' regions are also looked for by name",
     )
+    node_name: str | None = Field(
+        None, validation_alias="NODE_NAME", description="name of this node, whose pods the API server is asked for"
+    )
+    kubeconfig: Path | None = Field(
+        None, description="kubeconfig of the cluster; without it, the cluster that this runs in"
+    )
+    kube_context: str | None = Field(None, description="context of the kubeconfig; default its current one")
     container_dir: str = Field(names.CONTAINER_DIR, description="directory of libvgpu.so in containers")
     reservation_namespace: str = Field(RESERVATION_NAMESPACE, description="namespace of KAI's reservation pods")
     legacy_metrics: bool = Field(False, description="add upstream's metric names from before HAMi 2.9")
@@ -95,19 +110,58 @@ class _Views:
     """Views of the node, whoever reads it."""
 
     def __init__(self, chosen: PodSettings, node: Node | RemoteNode) -> None:
-        self._pods = PodsFile(chosen.pods_file)
         self._container_dir = chosen.container_dir
         self._node = node
         self._observer = Observer(chosen.container_dir, chosen.reservation_namespace)
+        self._by_name = chosen.pods_file is not None
+        self._pods: PodsFile | ClusterPods
+        recorder = None
+        if chosen.pods_file and chosen.kubeconfig:
+            raise SettingsError("--pods-file and --kubeconfig are both given: one source is accepted")
+        if chosen.pods_file is not None:
+            self._pods = PodsFile(chosen.pods_file)
+        else:
+            configuration, node_name = _cluster(chosen)
+            self._pods = ClusterPods(configuration, node_name)
+            self._pods.start()
+            recorder = EventRecorder(configuration, node_name)
+        self._alerts = Alerts(recorder)
 
     def take(self) -> View:
         pods, confirmed = self._pods.pods()
-        reading = self._node.read(targets(pods, self._container_dir, by_name=True))
-        return self._observer.observe(pods, confirmed, reading)
+        reading = self._node.read(targets(pods, self._container_dir, by_name=self._by_name))
+        view = self._observer.observe(pods, confirmed, reading, self._pods.failures())
+        uids = frozenset(pod.metadata.uid for pod in pods)
+        self._alerts.tell(alerts.alerts(view.unprotected, pods), uids, time.monotonic())
+        return view
+
+    def take_soon(self, patience_seconds: float) -> View:
+        """A view as soon as the pods are known. Raises UserError if they are not in time."""
+        deadline = time.monotonic() + patience_seconds
+        while True:
+            try:
+                return self.take()
+            except PodsUnknown as error:
+                if time.monotonic() > deadline:
+                    raise UserError(str(error)) from error
+                time.sleep(0.1)
+
+
+def _cluster(chosen: PodSettings) -> tuple[Configuration, str]:
+    if not chosen.node_name:
+        raise SettingsError("--node-name (NODE_NAME) is required without --pods-file (ISOLATOR_MONITOR_PODS_FILE)")
+    if chosen.kube_context and not chosen.kubeconfig:
+        raise SettingsError("--kube-context is given without --kubeconfig")
+    configuration = cluster_api.load_configuration(
+        chosen.kubeconfig,
+        chosen.kube_context,
+        otherwise="--kubeconfig (ISOLATOR_MONITOR_KUBECONFIG) or --pods-file (ISOLATOR_MONITOR_PODS_FILE)",
+    )
+    return configuration, chosen.node_name
 
 
 def _once(chosen: OnceSettings) -> int:
-    view = _Views(chosen, _node(chosen, ONCE_PATIENCE_SECONDS)).take()
+    view = _Views(chosen, _node(chosen, ONCE_PATIENCE_SECONDS)).take_soon(ONCE_PATIENCE_SECONDS)
     sys.stdout.write(metrics.render(metrics.families(view, legacy=chosen.legacy_metrics)).decode())
     return 0
 

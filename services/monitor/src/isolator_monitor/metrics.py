@@ -361,6 +361,12 @@ def _own_node(view: View) -> Iterator[Metric]:
         (),
         [((), view.pods_confirmed)],
     )
+    yield counter(
+        "isolator_monitor_pods_failures",
+        "Failures to list or watch this node's pods, by reason",
+        ("reason",),
+        [((reason,), count) for reason, count in sorted(view.pods_failures.items())],
+    )
     yield gauge(
         "isolator_monitor_snapshot_timestamp_seconds", "When the node was last read", (), [((), view.node.taken)]
     )

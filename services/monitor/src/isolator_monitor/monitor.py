@@ -15,6 +15,7 @@ from isolator_core.http_server import Answer
 from isolator_monitor import metrics
 from isolator_monitor.board import board
 from isolator_monitor.link import LinkDown
+from isolator_monitor.pods import PodsUnknown
 from isolator_monitor.view import View
 
 _log = structlog.get_logger()
@@ -53,7 +54,7 @@ class Monitor:
             # The same failure comes at every interval: it is said once.
             if repr(error) != self._said:
                 self._said = repr(error)
-                known = isinstance(error, LinkDown)
+                known = isinstance(error, LinkDown | PodsUnknown)
                 _log.warning("node_not_read", error=str(error)) if known else _log.exception("update_failed")
             return False
         self._said = ""

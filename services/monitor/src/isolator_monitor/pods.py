@@ -9,6 +9,10 @@ from isolator_core import names
 from isolator_core.errors import SettingsError
 
 
+class PodsUnknown(Exception):
+    """It is not known yet which pods there are."""
+
+
 class _Kubernetes(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     pass
 

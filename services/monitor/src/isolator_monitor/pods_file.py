@@ -38,6 +38,10 @@ class PodsFile:
                 _log.warning("pods_file_wrong", error=str(error))
         return self._pods, self._confirmed
 
+    def failures(self) -> dict[str, int]:
+        """None: a file has no API server that could fail."""
+        return {}
+
     def _identity(self) -> tuple[int, int, int, int]:
         try:
             found = self._path.stat()

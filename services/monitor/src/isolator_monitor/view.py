@@ -1,7 +1,7 @@
 """What was seen at one moment, and what has added up since the monitor started."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from isolator_core.region import Kind
@@ -29,6 +29,8 @@ class View:
     """Byte seconds held, by pod UID, container and device index."""
     region_errors: dict[str, int]
     """By kind."""
+    pods_failures: dict[str, int]
+    """How often the API server failed to tell of pods, by reason."""
 
 
 @dataclass
@@ -42,7 +44,9 @@ class Observer:
     _region_errors: Counter[str] = field(default_factory=Counter)
     _last: float = 0.0
 
-    def observe(self, pods: Iterable[Pod], confirmed: float, node: NodeReading) -> View:
+    def observe(
+        self, pods: Iterable[Pod], confirmed: float, node: NodeReading, pods_failures: Mapping[str, int] | None = None
+    ) -> View:
         """The view of now. Memory held is counted from one view to the next."""
         pods = tuple(pods)
         states = containers.build(pods, node, self._identities, self.reservation_namespace)
@@ -64,4 +68,5 @@ class Observer:
             pods_confirmed=confirmed,
             memory_seconds=kept,
             region_errors=dict(self._region_errors),
+            pods_failures=dict(pods_failures or {}),
         )

@@ -1,4 +1,4 @@
-"""The nodes of an API server over real HTTP, with the faults that one has: for tests and benchmarks.
+"""The nodes, or other objects, of an API server over real HTTP, with the faults that one has: for tests and benchmarks.
 
 Lists in pages of one consistent moment, watches with bookmarks, 410 for what was compacted; connections that are
 refused, cut, held or answered with an error on demand.
@@ -49,6 +49,9 @@ class NodeApi:
     bookmark_seconds: float = 60.0
     requests: list[Request] = field(default_factory=list)
     port: int = 0
+    path: str = "/api/v1/nodes"
+    posted: list[tuple[str, Object]] = field(default_factory=list)
+    """Path and body of every object that a client created; a second of the same name there is answered with 409."""
 
     def __post_init__(self) -> None:
         self._version = 1000
@@ -255,7 +258,7 @@ def _make_server(api: NodeApi, port: int) -> ThreadingHTTPServer:
             fault = api._fault_of(request)
             if fault is not None and fault.cut_after is None:
                 self._answer_fault(fault)
-            elif parts.path != "/api/v1/nodes":
+            elif parts.path != api.path:
                 self._answer(404, _failure(404, "not found"))
             elif request.watch:
                 self._watch(query, fault)
@@ -265,6 +268,18 @@ def _make_server(api: NodeApi, port: int) -> ThreadingHTTPServer:
                     self._answer(410, _failure(410, "the provided continue parameter is too old"))
                 else:
                     self._answer(200, page, fault)
+
+        def do_POST(self) -> None:
+            made = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            fault = api._fault_of(Request({}, self.headers.get("Authorization", "")))
+            known = {(path, body["metadata"]["name"]) for path, body in api.posted}
+            if fault is not None:
+                self._answer_fault(fault)
+            elif (self.path, made["metadata"]["name"]) in known:
+                self._answer(409, _failure(409, "already exists"))
+            else:
+                api.posted.append((self.path, made))
+                self._answer(201, _encode(made))
 
         def _answer_fault(self, fault: Fault) -> None:
             body = _failure(fault.status, fault.message) if fault.body is None else fault.body

@@ -1,0 +1,95 @@
+"""Tell people of what is wrong with a container: a log line, and an Event on the pod."""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import structlog
+
+from isolator_core import names
+from isolator_monitor.pods import Pod
+from isolator_monitor.protection import Unprotected
+
+REPEAT_SECONDS = 3600.0
+"""How soon the same is said again while it lasts: the API server forgets Events after an hour. A tenant that makes
+something wrong and right in turn is heard no more often."""
+RETRY_SECONDS = 60.0
+UNPROTECTED = "GpuShareNotEnforced"
+NOTICE = "GpuShareNotice"
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class Alert:
+    """One thing to say of one pod."""
+
+    namespace: str
+    pod: str
+    uid: str
+    reason: str
+    """Of the Event, in its usual form."""
+    text: str
+    key: str
+    """What it is about, besides the pod."""
+
+    @property
+    def name(self) -> str:
+        """Of the Event: the same for the same thing, so that it is not said twice after a restart."""
+        digest = hashlib.sha256(f"{self.uid}/{self.reason}/{self.key}".encode()).hexdigest()[:16]
+        return f"{self.pod[:200]}.{digest}"
+
+
+class Recorder(Protocol):
+    """Where Events go. `record` returns at once; what could not be recorded is given back by `lost`."""
+
+    def record(self, alert: Alert) -> None: ...
+
+    def lost(self) -> list[Alert]: ...
+
+
+def alerts(unprotected: Iterable[Unprotected], pods: Iterable[Pod]) -> list[Alert]:
+    """What is to say now: unprotected containers, and the notices that the webhook left on pods."""
+    found = [
+        Alert(
+            namespace=one.namespace,
+            pod=one.pod,
+            uid=one.uid,
+            reason=UNPROTECTED,
+            text=f"container {one.container} is not held to its GPU share ({one.reason}): {one.text}",
+            key=f"{one.container}/{one.reason}",
+        )
+        for one in unprotected
+    ]
+    for pod in pods:
+        notice = pod.annotations.get(names.NOTICE_ANNOTATION)
+        if notice and not pod.ended:
+            meta = pod.metadata
+            found.append(Alert(meta.namespace, meta.name, meta.uid, NOTICE, " ".join(notice.split())[:1000], notice))
+    return found
+
+
+@dataclass
+class Alerts:
+    """Says each thing when it begins, and hourly while it lasts."""
+
+    recorder: Recorder | None
+    _said: dict[Alert, float] = field(default_factory=dict)
+
+    def tell(self, found: Iterable[Alert], uids: frozenset[str], now: float) -> None:
+        """Say what has not been said lately; `uids` are the pods of now, `now` in seconds."""
+        for alert in self.recorder.lost() if self.recorder else []:
+            if alert in self._said:
+                self._said[alert] = now - REPEAT_SECONDS + RETRY_SECONDS
+        kept = {(alert.uid, alert.name): (alert, said) for alert, said in self._said.items() if alert.uid in uids}
+        for alert in found:
+            earlier = kept.get((alert.uid, alert.name))
+            if earlier and now - earlier[1] < REPEAT_SECONDS:
+                continue
+            kept[alert.uid, alert.name] = (alert, now)
+            event = "container_unprotected" if alert.reason == UNPROTECTED else "pod_notice"
+            _log.warning(event, namespace=alert.namespace, pod=alert.pod, text=alert.text)
+            if self.recorder:
+                self.recorder.record(alert)
+        self._said = dict(kept.values())
