@@ -213,6 +213,8 @@ def _start_services(
             "--certificate-file", str(directory / "tls.crt"),
             "--key-file", str(directory / "tls.key"),
             "--vramd-address", f"{services.ADDRESS}:{vramd_port}",
+            "--metrics-port", "0",
+            "--drain-seconds", "0",
         ]  # fmt: skip
         started["webhook"] = stack.enter_context(services.running("webhook", arguments, directory))
         webhook_port = started["webhook"].wait_for("listening")["port"]
