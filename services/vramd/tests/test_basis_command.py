@@ -1,5 +1,6 @@
 """What `isolator-vramd basis` prints for people."""
 
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -143,3 +144,15 @@ def test_cluster_by_kubeconfig(tmp_path: Path, command: Run) -> None:
     assert done.returncode == 1
     assert "refused" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_readme_names_every_setting(command: Run) -> None:
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    for name in ("serve", "basis"):
+        text = command(name, "--help", COLUMNS="200").stdout
+        flags = re.findall(r"^  (--[a-z-]+)", text, re.MULTILINE)
+        variables = re.findall(r"\[([A-Z_]{5,})", text)
+        settings = list(zip(flags, variables, strict=True))
+        assert len(settings) > 6
+        for flag, variable in settings:
+            assert f"| `{flag}` | `{variable}` |" in readme

@@ -67,8 +67,8 @@ class ServeSettings(SourceSettings):
 class BasisSettings(SourceSettings):
     """Settings of `basis`."""
 
-    selector: str = Field("", description="nodes by label, as kubectl takes it: pool=a100,zone in (a,b),!spot")
-    node_name: str = Field("", description="only this node")
+    selector: str | None = Field(None, description="nodes by label, as kubectl takes it: pool=a100,zone in (a,b),!spot")
+    node_name: str | None = Field(None, description="only this node")
     pod: Path | None = Field(None, description="manifest of a pod; its node constraints count")
 
 
@@ -184,11 +184,11 @@ def _constraints(settings: BasisSettings) -> Constraints:
         except ValueError as error:
             raise SettingsError(f"--pod {settings.pod}: {error}") from error
     try:
-        requirements = parse_selector(settings.selector)
+        requirements = parse_selector(settings.selector or "")
     except ValueError as error:
         raise SettingsError(f"--selector: {error}") from error
     terms = (Term(match_expressions=requirements),) if requirements else None
-    return Constraints(terms=terms, node_name=settings.node_name)
+    return Constraints(terms=terms, node_name=settings.node_name or "")
 
 
 def _read_once(settings: BasisSettings, store: NodeStore) -> str:
