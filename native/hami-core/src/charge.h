@@ -23,6 +23,14 @@ struct charge {
     uint64_t bytes;
 };
 
+/* The driver takes memory for pools and graphs in pieces of 2 MiB at least. */
+static inline uint64_t charge_whole_pieces(uint64_t bytes)
+{
+    const uint64_t piece = UINT64_C(2) << 20;
+    uint64_t up = bytes + piece - 1;
+    return up < bytes ? UINT64_MAX : up / piece * piece;
+}
+
 /* The payer by the current context. Else the error to return: the driver's own without a context, CUDA_ERROR_NOT_PERMITTED where
  * the container's share cannot be enforced. */
 CUresult charge_current(struct payer *payer);

@@ -173,7 +173,7 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value)
         return result;
     result = cuda.cuCtxSetLimit(limit, value);
     if (result == CUDA_SUCCESS)
-        overhead_settle(payer.device);
+        overhead_grown(payer.device);
     return result;
 }
 

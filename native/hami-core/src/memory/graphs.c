@@ -77,7 +77,7 @@ static bool add_node(CUgraphNode node, struct graph *sum)
             charge_device(params.poolProps.location.id, &payer) != CUDA_SUCCESS)
             return false;
         if (payer.device != DEVICE_NONE)
-            sum->bytes[payer.device] += params.bytesize;
+            sum->bytes[payer.device] += charge_whole_pieces(params.bytesize);
         return payer.device != DEVICE_NONE;
     case CU_GRAPH_NODE_TYPE_GRAPH: return cuda.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS && add_nodes(child, sum);
     }

@@ -12,7 +12,8 @@ struct pool;
 struct overhead {
     struct lock lock;
     unsigned contexts;
-    struct charge charge;
+    uint64_t known;       /* of the charge: what calls that make or load something were seen to take */
+    struct charge charge; /* and what was found beside that, such as code that was loaded late */
 };
 
 /* A range of addresses, or of a multicast object, and the memory behind it. */

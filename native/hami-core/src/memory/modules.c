@@ -11,7 +11,7 @@ static CUresult loaded(CUresult result, const struct payer *payer, const void *h
 {
     if (result != CUDA_SUCCESS)
         return result;
-    uint64_t grown = overhead_settle(payer->device);
+    uint64_t grown = overhead_grown(payer->device);
     if (grown)
         records_add(&process->holdings.modules,
                     (struct record){.key = (uintptr_t)handle, .bytes = grown, .device = payer->device});

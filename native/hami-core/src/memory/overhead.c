@@ -70,6 +70,7 @@ void overhead_after_context(const struct charge *charge, CUresult result)
         charge_correct(&overhead->charge, measured > before ? measured : before);
     else
         container_mark_estimated();
+    overhead->known += overhead->charge.bytes - before;
     lock_drop(&overhead->lock);
 }
 
@@ -86,20 +87,37 @@ void overhead_context_gone(unsigned device)
     if (overhead->contexts > 0 && measure(device, &measured) && measured > left)
         left = measured;
     charge_correct(&overhead->charge, left);
+    overhead->known = left;
     lock_drop(&overhead->lock);
 }
 
-uint64_t overhead_settle(unsigned device)
+/* Under the lock. What calls were seen to take is given back by the calls that undo them; the rest is as large as it is found. */
+static void find_again(struct overhead *overhead, unsigned device)
 {
-    uint64_t measured, grown = 0;
+    uint64_t measured;
+    if (overhead->contexts > 0 && measure(device, &measured))
+        charge_correct(&overhead->charge, measured > overhead->known ? measured : overhead->known);
+}
+
+void overhead_settle(unsigned device)
+{
     /* One that is being changed settles itself. */
     if (device == DEVICE_NONE || !lock_try(&overhead_of(device)->lock))
+        return;
+    find_again(overhead_of(device), device);
+    lock_drop(&overhead_of(device)->lock);
+}
+
+uint64_t overhead_grown(unsigned device)
+{
+    if (device == DEVICE_NONE)
         return 0;
     struct overhead *overhead = overhead_of(device);
-    if (overhead->contexts > 0 && measure(device, &measured) && measured > overhead->charge.bytes) {
-        grown = measured - overhead->charge.bytes;
-        charge_correct(&overhead->charge, measured);
-    }
+    lock_take(&overhead->lock);
+    uint64_t before = overhead->charge.bytes;
+    find_again(overhead, device);
+    uint64_t grown = overhead->charge.bytes > before ? overhead->charge.bytes - before : 0;
+    overhead->known += grown;
     lock_drop(&overhead->lock);
     return grown;
 }
@@ -110,6 +128,7 @@ void overhead_shrink(unsigned device, uint64_t bytes)
         return;
     struct overhead *overhead = overhead_of(device);
     lock_take(&overhead->lock);
+    overhead->known = overhead->known > bytes ? overhead->known - bytes : 0;
     charge_correct(&overhead->charge, overhead->charge.bytes > bytes ? overhead->charge.bytes - bytes : 0);
     lock_drop(&overhead->lock);
 }

@@ -14,8 +14,11 @@ void overhead_after_context(const struct charge *charge, CUresult result);
 /* A context of the device is gone. */
 void overhead_context_gone(unsigned device);
 
-/* Something may have grown: a module was loaded, a limit raised, memory is about to be refused. Bytes that it grew by. */
-uint64_t overhead_settle(unsigned device);
+/* Memory is about to be refused: what is there beside what calls were seen to take? */
+void overhead_settle(unsigned device);
+
+/* A module was loaded, a limit raised. Bytes that it grew by. */
+uint64_t overhead_grown(unsigned device);
 
 /* What had made it grow by so much is gone. */
 void overhead_shrink(unsigned device, uint64_t bytes);

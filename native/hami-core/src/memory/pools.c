@@ -10,9 +10,6 @@
 #include "contexts.h"
 #include "linear.h"
 
-/* The driver takes memory for a pool in pieces of at least this. */
-enum { POOL_GRANULE = 2 << 20 };
-
 /* One pool of this process. The lock is held from the reservation until the charge is what the driver says, so that no other
  * thread's growth is taken for this one's. */
 struct pool {
@@ -23,12 +20,6 @@ struct pool {
     uint64_t live; /* bytes of its pointers that are not freed */
     bool by_pointers; /* the driver no longer tells what it holds (destroyed), or never did: it is what its pointers are */
 };
-
-static uint64_t rounded(uint64_t bytes)
-{
-    uint64_t up = bytes + POOL_GRANULE - 1;
-    return up < bytes ? UINT64_MAX : up / POOL_GRANULE * POOL_GRANULE;
-}
 
 static struct pool *find(CUmemoryPool handle)
 {
@@ -54,14 +45,34 @@ static struct pool *pool_of(CUmemoryPool handle, struct payer payer)
     return pool;
 }
 
-/* Under the pool's lock. */
-static void settle_one(struct pool *pool)
+/* Under the pool's lock, as all that follows. */
+static uint64_t holds(struct pool *pool)
 {
     cuuint64_t reserved;
     if (!pool->by_pointers &&
         cuda.cuMemPoolGetAttribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) != CUDA_SUCCESS)
         pool->by_pointers = true;
-    charge_correct(&pool->charge, pool->by_pointers ? pool->live : reserved);
+    return pool->by_pointers ? pool->live : reserved;
+}
+
+static void settle_one(struct pool *pool)
+{
+    charge_correct(&pool->charge, holds(pool));
+}
+
+/* After an allocation. The driver may have taken more than was asked for, to have some in hand; if the container has no room for
+ * that, the pool gives it back. */
+static void settle_grown(struct pool *pool)
+{
+    struct charge more;
+    uint64_t held = holds(pool);
+    if (held > pool->charge.bytes) {
+        if (charge_try(&more, pool->charge.payer, CHARGE_DATA, held - pool->charge.bytes))
+            pool->charge.bytes = held;
+        else
+            cuda.cuMemPoolTrimTo(pool->handle, 0);
+    }
+    settle_one(pool);
 }
 
 static void for_each_at_rest(void (*act)(struct pool *pool), unsigned device)
@@ -153,9 +164,9 @@ static CUresult pool_for(const struct call *call, struct pool **pool)
 static CUresult reserve(struct pool *pool, uint64_t bytes)
 {
     struct charge growth;
-    if (!charge_try(&growth, pool->charge.payer, CHARGE_DATA, rounded(bytes))) {
+    if (!charge_try(&growth, pool->charge.payer, CHARGE_DATA, charge_whole_pieces(bytes))) {
         trim_one(pool);
-        CUresult result = charge_take(&growth, pool->charge.payer, CHARGE_DATA, rounded(bytes));
+        CUresult result = charge_take(&growth, pool->charge.payer, CHARGE_DATA, charge_whole_pieces(bytes));
         if (result != CUDA_SUCCESS)
             return result;
     }
@@ -182,7 +193,9 @@ static CUresult allocate_in(struct pool *pool, const struct call *call, CUdevice
             result = CUDA_ERROR_OUT_OF_MEMORY;
         }
     }
-    settle_one(pool);
+    struct quiet quiet = quiet_begin();
+    settle_grown(pool);
+    quiet_end(quiet);
     return result;
 }
 

@@ -1,0 +1,545 @@
+/* A program linked against CUDA that takes memory in one way and checks after each step what its container is charged with. The
+ * argument names the way; exit status 0 if all was right, else a line on standard output says what was not.
+ *
+ * The container's limit is 4147 MiB and a context costs 100 MiB; a second card of the same size is there for those that need it. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../src/driver_abi.h"
+
+#define MIB ((size_t)1 << 20)
+#define GIB ((size_t)1 << 30)
+
+/* What the scenarios call: all of it is in cuda.h under these names. */
+#define CUDA(name, parameters) extern CUresult name parameters;
+#define NVML(name, parameters)
+#include "../src/hooks.def"
+#include "../src/calls.def"
+CUDA(cuCtxSetCurrent, (CUcontext context))
+CUDA(cuStreamCreate, (CUstream * stream, unsigned flags))
+CUDA(cuStreamSynchronize, (CUstream stream))
+CUDA(cuStreamDestroy_v2, (CUstream stream))
+CUDA(cuStreamBeginCapture_v2, (CUstream stream, CUstreamCaptureMode mode))
+CUDA(cuStreamEndCapture, (CUstream stream, CUgraph *graph))
+CUDA(cuMemPoolSetAttribute, (CUmemoryPool pool, CUmemPool_attribute attribute, void *value))
+CUDA(cuMemAddressReserve, (CUdeviceptr * address, size_t bytes, size_t alignment, CUdeviceptr wanted, unsigned long long flags))
+CUDA(cuMemExportToShareableHandle, (void *out, CUmemGenericAllocationHandle handle, int type, unsigned long long flags))
+CUDA(cuGraphDestroy, (CUgraph graph))
+#undef CUDA
+#undef NVML
+
+#define RIGHT(condition)                                                                                                           \
+    do {                                                                                                                           \
+        if (!(condition)) {                                                                                                        \
+            printf("line %d: %s\n", __LINE__, #condition);                                                                         \
+            exit(1);                                                                                                               \
+        }                                                                                                                          \
+    } while (0)
+
+static void is(int line, const char *what, unsigned long long got, unsigned long long wanted)
+{
+    if (got != wanted) {
+        printf("line %d: %s is %llu (%.3f MiB), not %llu (%.3f MiB)\n", line, what, got, (double)got / MIB, wanted,
+               (double)wanted / MIB);
+        exit(1);
+    }
+}
+
+#define IS(got, wanted) is(__LINE__, #got, (unsigned long long)(got), (unsigned long long)(wanted))
+#define OK(call) IS(call, CUDA_SUCCESS)
+
+#define FULL CUDA_ERROR_OUT_OF_MEMORY
+#define LIMIT (4147 * MIB)
+#define CONTEXT (100 * MIB)
+
+static CUdevice device;
+static CUcontext context;
+
+/* What the container is charged with on the current context's device, beside one context. */
+static size_t charged(void)
+{
+    size_t left, total;
+    OK(cuMemGetInfo_v2(&left, &total));
+    IS(total, LIMIT);
+    return total - left - CONTEXT;
+}
+
+static void start(void)
+{
+    OK(cuInit(0));
+    OK(cuDeviceGet(&device, 0));
+    OK(cuDevicePrimaryCtxRetain(&context, device));
+    OK(cuCtxSetCurrent(context));
+    IS(charged(), 0);
+}
+
+static void linear(void)
+{
+    CUdeviceptr pointer, other;
+    size_t pitch;
+    OK(cuMemAllocPitch_v2(&pointer, &pitch, 1000, 300000, 4));
+    RIGHT(pitch >= 1000);
+    IS(charged(), pitch * 300000);
+    OK(cuMemFree_v2(pointer));
+    IS(charged(), 0);
+    IS(cuMemAllocPitch_v2(&pointer, &pitch, GIB, 5, 4), FULL);
+    OK(cuMemAllocManaged(&pointer, 100 * MIB, 1));
+    IS(charged(), 100 * MIB);
+    IS(cuMemAllocManaged(&other, 4 * GIB, 1), FULL);
+    OK(cuMemFree_v2(pointer));
+    OK(cuMemAlloc_v2(&pointer, 10 * MIB));
+    OK(cuMemFreeAsync(pointer, NULL));
+    IS(charged(), 0);
+}
+
+static CUmemoryPool current_pool(void)
+{
+    CUmemoryPool pool;
+    OK(cuDeviceGetMemPool(&pool, device));
+    return pool;
+}
+
+static size_t pool_holds(CUmemoryPool pool)
+{
+    cuuint64_t value;
+    OK(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &value));
+    return value;
+}
+
+static void keep_all(CUmemoryPool pool)
+{
+    cuuint64_t all = (cuuint64_t)1 << 40;
+    OK(cuMemPoolSetAttribute(pool, (CUmemPool_attribute)4, &all)); /* RELEASE_THRESHOLD */
+}
+
+static void pool_is_charged_with_what_it_holds(void)
+{
+    CUdeviceptr a, b;
+    CUstream stream;
+    CUmemoryPool pool = current_pool();
+    OK(cuStreamCreate(&stream, 0));
+    OK(cuMemAllocAsync(&a, 10 * MIB, stream));
+    RIGHT(pool_holds(pool) >= 10 * MIB);
+    IS(charged(), pool_holds(pool));
+    OK(cuMemAllocAsync_ptsz(&b, 100 * MIB, stream));
+    RIGHT(pool_holds(pool) >= 110 * MIB);
+    IS(charged(), pool_holds(pool));
+    OK(cuMemFreeAsync(a, stream));
+    OK(cuMemFreeAsync_ptsz(b, stream));
+    OK(cuStreamSynchronize(stream));
+    IS(pool_holds(pool), 0);
+    IS(charged(), 0);
+    keep_all(pool);
+    OK(cuMemAllocAsync(&a, 500 * MIB, stream));
+    OK(cuMemFree_v2(a));
+    OK(cuStreamSynchronize(stream));
+    RIGHT(pool_holds(pool) >= 500 * MIB);
+    IS(charged(), pool_holds(pool));
+    OK(cuMemPoolTrimTo(pool, 0));
+    IS(pool_holds(pool), 0);
+    IS(charged(), 0);
+}
+
+static void pool_is_refused_above_the_limit(void)
+{
+    CUdeviceptr pointer[64];
+    CUstream stream;
+    unsigned count = 0;
+    CUresult result;
+    OK(cuStreamCreate(&stream, 0));
+    IS(cuMemAllocAsync(&pointer[0], 5 * GIB, stream), FULL);
+    IS(charged(), 0);
+    while ((result = cuMemAllocAsync(&pointer[count], 100 * MIB, stream)) == CUDA_SUCCESS)
+        count++;
+    IS(result, FULL);
+    IS(count, 40);
+    RIGHT(charged() <= LIMIT - CONTEXT);
+    OK(cuMemAllocAsync(&pointer[count], 46 * MIB, stream));
+    RIGHT(charged() <= LIMIT - CONTEXT);
+}
+
+static void cached_memory_gives_way(void)
+{
+    CUdeviceptr pointer, other;
+    CUstream stream;
+    keep_all(current_pool());
+    OK(cuStreamCreate(&stream, 0));
+    OK(cuMemAllocAsync(&pointer, 3 * GIB, stream));
+    OK(cuMemFreeAsync(pointer, stream));
+    OK(cuStreamSynchronize(stream));
+    RIGHT(charged() >= 3 * GIB);
+    OK(cuMemAlloc_v2(&other, 3 * GIB));
+    RIGHT(charged() < 4 * GIB);
+    OK(cuMemFree_v2(other));
+    OK(cuMemAllocAsync(&pointer, 3 * GIB, stream));
+    OK(cuMemFreeAsync(pointer, stream));
+    OK(cuStreamSynchronize(stream));
+    /* Also for another size from the same pool. */
+    OK(cuMemAllocAsync(&pointer, 3 * GIB + 512 * MIB, stream));
+}
+
+static CUmemPoolProps pool_properties(CUmemLocationType type, int id)
+{
+    CUmemPoolProps props;
+    memset(&props, 0, sizeof(props));
+    props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    props.location.type = type;
+    props.location.id = id;
+    return props;
+}
+
+static void own_pools(void)
+{
+    CUmemPoolProps props = pool_properties(CU_MEM_LOCATION_TYPE_DEVICE, device);
+    CUmemoryPool pool, second;
+    CUdeviceptr a, b;
+    OK(cuMemPoolCreate(&pool, &props));
+    OK(cuMemAllocFromPoolAsync(&a, 40 * MIB, pool, NULL));
+    OK(cuMemAllocFromPoolAsync_ptsz(&b, 20 * MIB, pool, NULL));
+    IS(charged(), pool_holds(pool));
+    IS(cuMemAllocFromPoolAsync(&a + 0, 5 * GIB, pool, NULL), FULL);
+    /* Destroyed, it lives on until the last pointer is freed. */
+    OK(cuMemPoolDestroy(pool));
+    RIGHT(charged() >= 60 * MIB);
+    OK(cuMemPoolCreate(&second, &props));
+    OK(cuMemFreeAsync(a, NULL));
+    RIGHT(charged() >= 20 * MIB);
+    OK(cuMemFreeAsync(b, NULL));
+    OK(cuStreamSynchronize(NULL));
+    IS(charged(), 0);
+    OK(cuMemPoolDestroy(second));
+    IS(charged(), 0);
+}
+
+static void pools_of_the_other_card(void)
+{
+    CUmemPoolProps props;
+    CUdevice other;
+    CUcontext others;
+    CUmemoryPool pool;
+    CUdeviceptr pointer;
+    CUstream stream;
+    OK(cuDeviceGet(&other, 1));
+    OK(cuDevicePrimaryCtxRetain(&others, other));
+    props = pool_properties(CU_MEM_LOCATION_TYPE_DEVICE, other);
+    OK(cuMemPoolCreate(&pool, &props));
+    /* The pool's card pays, whichever stream or context is used. */
+    OK(cuMemAllocFromPoolAsync(&pointer, 64 * MIB, pool, NULL));
+    IS(charged(), 0);
+    OK(cuCtxSetCurrent(others));
+    IS(charged(), pool_holds(pool));
+    OK(cuMemFreeAsync(pointer, NULL));
+    OK(cuStreamSynchronize(NULL));
+    IS(charged(), 0);
+    /* The stream's card pays, whichever context is current. */
+    OK(cuStreamCreate(&stream, 0));
+    OK(cuCtxSetCurrent(context));
+    OK(cuMemAllocAsync(&pointer, 64 * MIB, stream));
+    IS(charged(), 0);
+    OK(cuCtxSetCurrent(others));
+    RIGHT(charged() >= 64 * MIB);
+    OK(cuMemFreeAsync(pointer, stream));
+    OK(cuStreamSynchronize(stream));
+    IS(charged(), 0);
+}
+
+static void graphs(void)
+{
+    CUstream stream;
+    CUdeviceptr pointer, big;
+    CUgraph graph;
+    CUgraphExec exec;
+    OK(cuStreamCreate(&stream, 0));
+    OK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK(cuMemAllocAsync(&pointer, 300 * MIB, stream));
+    OK(cuMemFreeAsync(pointer, stream));
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    IS(charged(), 0);
+    OK(cuMemAlloc_v2(&big, 3 * GIB + 800 * MIB));
+    IS(cuGraphLaunch(exec, stream), FULL);
+    IS(cuGraphUpload(exec, stream), FULL);
+    IS(charged(), 3 * GIB + 800 * MIB);
+    OK(cuMemFree_v2(big));
+    OK(cuGraphLaunch(exec, stream));
+    OK(cuGraphLaunch_ptsz(exec, stream));
+    OK(cuStreamSynchronize(stream));
+    IS(charged(), 300 * MIB);
+    /* What graphs keep and do not use gives way. */
+    OK(cuMemAlloc_v2(&big, 3 * GIB + 900 * MIB));
+    OK(cuMemFree_v2(big));
+    OK(cuGraphLaunch(exec, stream));
+    OK(cuStreamSynchronize(stream));
+    IS(charged(), 300 * MIB);
+    OK(cuDeviceGraphMemTrim(device));
+    IS(charged(), 0);
+    OK(cuGraphExecDestroy(exec));
+    OK(cuGraphDestroy(graph));
+}
+
+/* Nothing that the library asks of the driver may ruin another's capture in global mode. */
+static void captures_are_left_alone(void)
+{
+    CUstream stream, other;
+    CUdeviceptr pointer;
+    CUgraph graph;
+    OK(cuStreamCreate(&stream, 0));
+    OK(cuStreamCreate(&other, 0));
+    OK(cuMemAllocAsync(&pointer, 10 * MIB, other));
+    OK(cuStreamBeginCapture_v2(stream, (CUstreamCaptureMode)0));
+    charged();
+    OK(cuMemAllocAsync(&pointer, 10 * MIB, stream));
+    OK(cuMemFreeAsync(pointer, stream));
+    OK(cuStreamEndCapture(stream, &graph));
+    RIGHT(graph != NULL);
+}
+
+static CUmemAllocationProp allocation_properties(CUmemLocationType type, int id)
+{
+    CUmemAllocationProp prop;
+    memset(&prop, 0, sizeof(prop));
+    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop.requestedHandleTypes = (CUmemAllocationHandleType)1; /* a file descriptor */
+    prop.location.type = type;
+    prop.location.id = id;
+    return prop;
+}
+
+static void virtual_memory(void)
+{
+    CUmemAllocationProp prop = allocation_properties(CU_MEM_LOCATION_TYPE_DEVICE, device);
+    CUmemGenericAllocationHandle handle, second, same;
+    CUdeviceptr address;
+    OK(cuMemCreate(&handle, 64 * MIB, &prop, 0));
+    IS(charged(), 64 * MIB);
+    IS(cuMemCreate(&second, 4 * GIB, &prop, 0), FULL);
+    OK(cuMemAddressReserve(&address, 512 * MIB, 0, 0, 0));
+    OK(cuMemMap(address, 64 * MIB, 0, handle, 0));
+    OK(cuMemRelease(handle));
+    IS(charged(), 64 * MIB);
+    OK(cuMemRetainAllocationHandle(&same, (void *)(uintptr_t)address));
+    OK(cuMemUnmap(address, 64 * MIB));
+    IS(charged(), 64 * MIB);
+    OK(cuMemRelease(same));
+    IS(charged(), 0);
+    /* One unmap may cover several mappings, of several handles. */
+    OK(cuMemCreate(&handle, 64 * MIB, &prop, 0));
+    OK(cuMemCreate(&second, 32 * MIB, &prop, 0));
+    OK(cuMemMap(address, 64 * MIB, 0, handle, 0));
+    OK(cuMemMap(address + 64 * MIB, 32 * MIB, 0, second, 0));
+    OK(cuMemMap(address + 96 * MIB, 64 * MIB, 0, handle, 0));
+    OK(cuMemRelease(handle));
+    OK(cuMemRelease(second));
+    OK(cuMemUnmap(address + 64 * MIB, 96 * MIB));
+    IS(charged(), 64 * MIB);
+    OK(cuMemUnmap(address, 64 * MIB));
+    IS(charged(), 0);
+    /* Memory of the host is not the card's. */
+    prop = allocation_properties((CUmemLocationType)3, 0);
+    CUresult host = cuMemCreate(&handle, 64 * MIB, &prop, 0);
+    IS(charged(), 0);
+    if (host == CUDA_SUCCESS)
+        OK(cuMemRelease(handle));
+    IS(charged(), 0);
+}
+
+static void imported_handles_are_the_exporters(void)
+{
+    CUmemAllocationProp prop = allocation_properties(CU_MEM_LOCATION_TYPE_DEVICE, device);
+    CUmemGenericAllocationHandle handle, imported;
+    int file = -1;
+    OK(cuMemCreate(&handle, 64 * MIB, &prop, 0));
+    OK(cuMemExportToShareableHandle(&file, handle, 1, 0));
+    OK(cuMemImportFromShareableHandle(&imported, (void *)(uintptr_t)file, (CUmemAllocationHandleType)1));
+    IS(charged(), 64 * MIB);
+    OK(cuMemRelease(handle));
+    OK(cuMemRelease(imported));
+    IS(charged(), 0);
+}
+
+static void arrays(void)
+{
+    CUDA_ARRAY_DESCRIPTOR flat = {1024, 1024, CU_AD_FORMAT_FLOAT, 4};
+    CUDA_ARRAY3D_DESCRIPTOR deep = {256, 256, 256, CU_AD_FORMAT_UNSIGNED_INT8, 1, 0};
+    CUDA_ARRAY3D_DESCRIPTOR huge = {16384, 16384, 8, CU_AD_FORMAT_FLOAT, 4, 0};
+    CUarray array;
+    CUmipmappedArray mipmap;
+    OK(cuArrayCreate_v2(&array, &flat));
+    RIGHT(charged() >= 16 * MIB);
+    OK(cuArrayDestroy(array));
+    IS(charged(), 0);
+    OK(cuArray3DCreate_v2(&array, &deep));
+    RIGHT(charged() >= 16 * MIB);
+    IS(cuArray3DCreate_v2(&(CUarray){NULL}, &huge), FULL);
+    OK(cuArrayDestroy(array));
+    IS(charged(), 0);
+    OK(cuMipmappedArrayCreate(&mipmap, &deep, 4));
+    RIGHT(charged() >= 16 * MIB);
+    OK(cuMipmappedArrayDestroy(mipmap));
+    IS(charged(), 0);
+    deep.Flags = CUDA_ARRAY3D_SPARSE;
+    OK(cuArray3DCreate_v2(&array, &deep));
+    IS(charged(), 0);
+    OK(cuArrayDestroy(array));
+}
+
+static void contexts(void)
+{
+    CUcontext second, third;
+    CUdeviceptr pointer, filler;
+    CUDA_ARRAY_DESCRIPTOR flat = {1024, 1024, CU_AD_FORMAT_FLOAT, 4};
+    CUarray array;
+    OK(cuCtxCreate_v2(&second, 0, device));
+    IS(charged(), CONTEXT);
+    OK(cuMemAlloc_v2(&pointer, 50 * MIB));
+    OK(cuArrayCreate_v2(&array, &flat));
+    RIGHT(charged() >= CONTEXT + 66 * MIB);
+    OK(cuCtxDestroy_v2(second));
+    OK(cuCtxSetCurrent(context));
+    IS(charged(), 0);
+    /* A context that does not fit is refused. */
+    OK(cuMemAlloc_v2(&filler, LIMIT - CONTEXT - 51 * MIB));
+    IS(cuCtxCreate_v2(&third, 0, device), FULL);
+    OK(cuMemFree_v2(filler));
+    /* The primary one goes with the last who retains it, and what was allocated in it with it. */
+    OK(cuDevicePrimaryCtxRetain(&second, device));
+    RIGHT(second == context);
+    IS(charged(), 0);
+    OK(cuMemAlloc_v2(&pointer, 50 * MIB));
+    OK(cuDevicePrimaryCtxRelease_v2(device));
+    IS(charged(), 50 * MIB);
+    OK(cuCtxCreate_v2(&second, 0, device));
+    OK(cuDevicePrimaryCtxRelease_v2(device));
+    IS(charged(), 0);
+    OK(cuDevicePrimaryCtxRetain(&context, device));
+    IS(charged(), CONTEXT);
+    OK(cuCtxSetCurrent(context));
+    OK(cuMemAlloc_v2(&pointer, 50 * MIB));
+    OK(cuCtxSetCurrent(second));
+    OK(cuDevicePrimaryCtxReset_v2(device));
+    IS(charged(), 0);
+}
+
+/* PTX with a variable of 64 MiB. */
+static const char code[] = ".version 7.0\n.target sm_75\n.address_size 64\n"
+                           ".visible .global .align 4 .b8 table[67108864];\n"
+                           ".visible .entry nothing()\n{\nret;\n}\n";
+
+static void modules(void)
+{
+    CUmodule module;
+    CUlibrary library;
+    OK(cuModuleLoadData(&module, code));
+    size_t loaded = charged();
+    RIGHT(loaded >= 64 * MIB && loaded <= 70 * MIB);
+    OK(cuModuleUnload(module));
+    IS(charged(), 0);
+    OK(cuModuleLoadDataEx(&module, code, 0, NULL, NULL));
+    IS(charged(), loaded);
+    OK(cuModuleUnload(module));
+    IS(charged(), 0);
+    OK(cuLibraryLoadData(&library, code, NULL, NULL, 0, NULL, NULL, 0));
+    OK(cuLibraryUnload(library));
+    IS(charged(), 0);
+    for (unsigned i = 0; i < 100; i++) {
+        OK(cuModuleLoadData(&module, code));
+        OK(cuModuleUnload(module));
+    }
+    IS(charged(), 0);
+}
+
+static void devices(void)
+{
+    CUdevice other;
+    CUcontext others;
+    CUdeviceptr here, there;
+    size_t total;
+    OK(cuDeviceGet(&other, 1));
+    OK(cuDeviceTotalMem_v2(&total, other));
+    IS(total, LIMIT);
+    OK(cuDevicePrimaryCtxRetain(&others, other));
+    OK(cuMemAlloc_v2(&here, 4 * GIB - 100 * MIB));
+    OK(cuCtxSetCurrent(others));
+    IS(charged(), 0);
+    OK(cuMemAlloc_v2(&there, 1 * GIB));
+    IS(charged(), 1 * GIB);
+    IS(cuMemAlloc_v2(&(CUdeviceptr){0}, 4 * GIB), FULL);
+    /* Freed from the other card's context. */
+    OK(cuCtxSetCurrent(context));
+    OK(cuMemFree_v2(there));
+    IS(charged(), 4 * GIB - 100 * MIB);
+    OK(cuCtxSetCurrent(others));
+    IS(charged(), 0);
+}
+
+static void null_pointers_are_the_drivers_business(void)
+{
+    CUstream stream;
+    size_t pitch;
+    OK(cuStreamCreate(&stream, 0));
+    IS(cuMemAlloc_v2(NULL, MIB), CUDA_ERROR_INVALID_VALUE);
+    IS(cuMemAllocManaged(NULL, MIB, 1), CUDA_ERROR_INVALID_VALUE);
+    IS(cuMemAllocPitch_v2(NULL, &pitch, 100, 100, 4), CUDA_ERROR_INVALID_VALUE);
+    IS(cuMemAllocAsync(NULL, MIB, stream), CUDA_ERROR_INVALID_VALUE);
+    IS(cuMemCreate(NULL, MIB, NULL, 0), CUDA_ERROR_INVALID_VALUE);
+    IS(cuArrayCreate_v2(NULL, NULL), CUDA_ERROR_INVALID_VALUE);
+    IS(cuMemPoolCreate(NULL, NULL), CUDA_ERROR_INVALID_VALUE);
+    IS(cuDeviceTotalMem_v2(NULL, device), CUDA_ERROR_INVALID_VALUE);
+    IS(charged(), 0);
+}
+
+/* Much of everything, in an order that repeats: the books end where they began. */
+static void a_million_end_where_they_began(void)
+{
+    enum { ROUNDS = 1000000, HELD = 256 };
+    static CUdeviceptr held[HELD];
+    static bool pooled[HELD];
+    unsigned seed = 42;
+    CUstream stream;
+    OK(cuStreamCreate(&stream, 0));
+    for (unsigned i = 0; i < ROUNDS; i++) {
+        unsigned n = (unsigned)rand_r(&seed) % HELD;
+        size_t bytes = 1 + (size_t)rand_r(&seed) % (24 * MIB);
+        CUresult result;
+        if (held[n]) {
+            OK(pooled[n] || rand_r(&seed) % 2 ? cuMemFreeAsync(held[n], stream) : cuMemFree_v2(held[n]));
+            held[n] = 0;
+            continue;
+        }
+        pooled[n] = rand_r(&seed) % 8 == 0;
+        result = pooled[n] ? cuMemAllocAsync(&held[n], bytes, stream) : cuMemAlloc_v2(&held[n], bytes);
+        RIGHT(result == CUDA_SUCCESS || result == FULL);
+        if (result == FULL)
+            held[n] = 0;
+    }
+    for (unsigned n = 0; n < HELD; n++)
+        if (held[n])
+            OK(cuMemFreeAsync(held[n], stream));
+    OK(cuStreamSynchronize(stream));
+    IS(charged(), 0);
+}
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+} scenarios[] = {
+#define SCENARIO(name) {#name, name},
+#include "scenarios.def"
+};
+
+int main(int argc, char **argv)
+{
+    for (unsigned i = 0; i < sizeof(scenarios) / sizeof(scenarios[0]); i++) {
+        if (argc > 1 && strcmp(argv[1], scenarios[i].name) == 0) {
+            start();
+            scenarios[i].run();
+            return 0;
+        }
+    }
+    printf("no scenario %s\n", argc > 1 ? argv[1] : "");
+    return 2;
+}
