@@ -10,7 +10,7 @@ from tests.demo.api_server import Refused
 from tests.demo.conversation import Workload, WorkloadFailure, mib_text
 from tests.demo.report import FAILURE, Check, Facts
 from tests.demo.services import ServiceFailure
-from tests.demo.site import CARD_MIB, COMMAND, GPU, Pod, Site
+from tests.demo.site import CARD_MIB, COMMAND, CONTEXT_MIB, GPU, Pod, Site
 from tests.node.objects import PodFailure
 from tests.node.runtime import RuntimeFailure
 
@@ -20,8 +20,6 @@ FRACTION_POD = "training"
 LIMIT_MIB = 4147
 """What KAI's binder makes of 4096 on this card: portion 0.27 of 15360 MiB, truncated."""
 LIMIT = f"{LIMIT_MIB} MiB"
-CONTEXT_MIB = 100
-"""What a CUDA context costs on this card: charged to the container for each of its processes."""
 SCRAPE_SECONDS = 10.0
 SCRAPE_INTERVAL = 0.1
 NAMES = (

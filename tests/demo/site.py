@@ -42,6 +42,8 @@ NODE: Json = {
         },
     },
 }
+CONTEXT_MIB = 100
+"""What a CUDA context costs on this card: charged to the container for each of its processes."""
 FAKE_GPU_CONFIG = f"""\
 state = {STATE}/card
 driver = 580.95.05
@@ -50,6 +52,7 @@ cuda = 13.0
 name = Tesla T4
 uuid = {GPU}
 memory-mib = {CARD_MIB}
+context-mib = {CONTEXT_MIB}
 sm-count = 40
 compute-capability = 7.5
 pci = 0000:00:04.0

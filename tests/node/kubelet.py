@@ -57,8 +57,9 @@ class Kubelet:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for pod in list(self.pods.values()):
-            self.stop(pod)
+        with contextlib.ExitStack() as stack:
+            for pod in self.pods.values():
+                stack.callback(self.stop, pod)
 
     def start(self, manifest: Json, patience: float = 0) -> RunningPod:
         """Start a pod: volumes, init containers one after another, then the containers.
@@ -152,7 +153,7 @@ class Kubelet:
         for container in pod.containers.values():
             container.stop(grace)
         pod.containers.clear()
-        with contextlib.suppress(FileNotFoundError):
+        if pod.directory.exists():
             shutil.rmtree(pod.directory)
 
 

@@ -24,16 +24,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWPID = 0x00020000, 0x04000000, 0x08000000, 0x20000000
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = (
-    1,
-    2,
-    4,
-    8,
-    32,
-    4096,
-    16384,
-    1 << 18,
-)
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 0x1, 0x2, 0x4, 0x8
+MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 0x20, 0x1000, 0x4000, 0x40000
 MNT_DETACH = 2
 CANNOT_RUN = 125
 PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 24, 38
@@ -103,7 +95,9 @@ def make_root(hidden: list[tuple[str, int]], scratch: Path) -> Path:
         directory.mkdir(parents=True)
         directory.chmod(mode)
         os.setxattr(directory, "trusted.overlay.opaque", b"y")
-    mount("overlay", root, "overlay", 0, f"lowerdir=/,upperdir={upper},workdir={work}")
+    # By relative paths, which no comma in the directory's name can break.
+    os.chdir(scratch)
+    mount("overlay", root, "overlay", 0, f"lowerdir=/,upperdir={upper.name},workdir={work.name}")
     return root
 
 
@@ -168,7 +162,7 @@ def become(order: dict[str, Any]) -> NoReturn:
     try:
         os.execvpe(order["command"][0], order["command"], order["environment"])
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"exec {order['command'][0]}: not found in the container") from error
+        raise Refused(f"exec {order['command'][0]}: not found in the container") from error
 
 
 def create(creation: dict[str, Any]) -> None:
