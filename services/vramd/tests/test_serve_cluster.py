@@ -110,7 +110,8 @@ def test_api_server_restarts_under_a_subscriber(vramd: Callable[..., Vramd], api
     stream = running.stub().WatchBasis(vram_pb2.WatchBasisRequest())
     assert next(stream).basis.basis_mib == 15360
     api.stop()
-    assert running.event("source_failed")["reason"] == "connection"
+    line = running.event("source_failed")
+    assert (line["reason"], line["service"]) == ("connection", "isolator-vramd")
     api.put(make_node("b", {"nvidia.com/gpu.memory": "8192"}))
     api.compact()
     api.start()

@@ -74,7 +74,9 @@ def test_mutual_tls_and_renewal(vramd: Callable[..., Vramd], nodes_file: str, au
     # A wrong renewal is told and changes nothing.
     certificate.write_bytes(make("server", authority).certificate_pem())
     assert basis_mib(running, authority, client) == 15360
-    assert str(certificate) in running.event("certificate_refused")["error"]
+    line = running.event("certificate_refused")
+    assert str(certificate) in line["error"]
+    assert line["service"] == "isolator-vramd"
 
     # Everything new, authorities included.
     new_authority, new_clients = make("new authority"), make("new clients' authority")

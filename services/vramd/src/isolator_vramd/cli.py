@@ -7,18 +7,16 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import structlog
 from prometheus_client import CollectorRegistry
 from pydantic import Field
 
 from isolator_core import names, settings
-from isolator_core.errors import SettingsError, UserError
+from isolator_core.errors import SettingsError
 from isolator_core.settings import Command, Settings
-from isolator_vramd import file_source, metrics, node_api, sources, tls
+from isolator_vramd import file_source, metrics, tls
 from isolator_vramd.affinity import Constraints, Term, parse_constraints
 from isolator_vramd.basis import Answer, Unknown
-from isolator_vramd.cluster_source import ClusterSource
 from isolator_vramd.memory import Memory
 from isolator_vramd.selectors import constraints_of_pod, parse_selector
 from isolator_vramd.server import Server
@@ -91,8 +89,11 @@ def _follow(settings: ServeSettings, store: NodeStore, registry: CollectorRegist
     if settings.nodes_file is not None:
         seen = file_source.load(settings.nodes_file, store)
         return file_source.follow(settings.nodes_file, store, seen)
+    # The Kubernetes client takes most of a second to import, which a nodes file need not wait for.
+    from isolator_vramd import cluster, node_api
+
     configuration = node_api.load_configuration(settings.kubeconfig, settings.kube_context)
-    return sources.follow_cluster(configuration, store, metrics.SourceMetrics(registry))
+    return cluster.follow(configuration, store, metrics.SourceMetrics(registry))
 
 
 async def _serve(settings: ServeSettings) -> None:
@@ -196,14 +197,10 @@ def _read_once(settings: BasisSettings, store: NodeStore) -> str:
     if settings.nodes_file is not None:
         file_source.load(settings.nodes_file, store)
         return str(settings.nodes_file)
+    from isolator_vramd import cluster, node_api
+
     configuration = node_api.load_configuration(settings.kubeconfig, settings.kube_context)
-    api = node_api.NodeApi(configuration)
-    try:
-        ClusterSource(api, store, metrics.SourceMetrics(CollectorRegistry()), wait=lambda _seconds: True).list()
-    except (node_api.ApiError, node_api.Gone, msgspec.DecodeError) as error:
-        raise UserError(f"cannot read the nodes of {configuration.host}: {error}") from error
-    finally:
-        api.close()
+    cluster.read(configuration, store)
     return str(configuration.host)
 
 

@@ -10,7 +10,7 @@ import msgspec
 import structlog
 
 from isolator_vramd.metrics import SourceMetrics
-from isolator_vramd.node_api import ApiError, Gone, NodeApi, failure_of_status
+from isolator_vramd.node_api import ApiError, Gone, NodeApi, Status, failure_of_status
 from isolator_vramd.nodes import GpuNode, Node, NodeList, gpu_node, gpu_nodes
 from isolator_vramd.store import Change
 
@@ -58,15 +58,10 @@ class _Event(msgspec.Struct):
     object: msgspec.Raw
 
 
-class _ErrorStatus(msgspec.Struct):
-    message: str = ""
-    code: int = 0
-
-
 _decode_list = msgspec.json.Decoder(NodeList).decode
 _decode_event = msgspec.json.Decoder(_Event).decode
 _decode_node = msgspec.json.Decoder(Node).decode
-_decode_status = msgspec.json.Decoder(_ErrorStatus).decode
+_decode_status = msgspec.json.Decoder(Status).decode
 
 
 class ClusterSource:

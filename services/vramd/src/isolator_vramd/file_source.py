@@ -8,13 +8,12 @@ import structlog
 import yaml
 
 from isolator_core.errors import SettingsError
+from isolator_vramd.files import Identity, identity
 from isolator_vramd.nodes import GpuNode, Node, NodeList, gpu_nodes
 from isolator_vramd.store import NodeStore
 
 POLL_SECONDS = 0.05
 """How often the file's identity is looked at: one stat, so that a change is seen well within 100 ms."""
-
-Identity = tuple[int, int, int, int]
 
 _log = structlog.get_logger()
 
@@ -66,18 +65,9 @@ def read_nodes(path: Path) -> list[GpuNode]:
         raise SettingsError(f"--nodes-file {path}: {error}") from error
 
 
-def _identity(path: Path) -> Identity | None:
-    """What changes with a file's content, through symbolic links as ConfigMap volumes use them; None if absent."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-
-
 def load(path: Path, store: NodeStore) -> Identity | None:
     """Read the file into the store and return what to `follow` from. Raises SettingsError if it cannot be read."""
-    seen = _identity(path)
+    seen = identity(path)
     store.replace(read_nodes(path))
     return seen
 
@@ -90,7 +80,7 @@ async def follow(path: Path, store: NodeStore, seen: Identity | None) -> None:
     valid = True
     while True:
         await asyncio.sleep(POLL_SECONDS)
-        now = _identity(path)
+        now = identity(path)
         if now == seen:
             if valid:
                 store.confirm()

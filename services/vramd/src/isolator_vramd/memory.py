@@ -88,10 +88,10 @@ def _mig_resources(quantities: Mapping[str, str]) -> bool:
 def refuses_shares(facts: NodeFacts) -> NoShare | None:
     """Nodes that are cut by MIG take no shares, so they do not count; None for all others.
 
-    Source: KAI `pkg/scheduler/api/node_info/node_info.go`: IsMIGEnabled (the label if present, else an allocatable
-    `nvidia.com/mig-…`) and PredicateByNodeResourcesType: strategy `single` takes whole GPUs only, `mixed` MIG devices
-    only. A node with strategy `single` that KAI does not see as MIG-enabled takes shares of its slices, and its label
-    gives the memory of a slice: it counts like any other.
+    Source: KAI `pkg/scheduler/api/node_info/node_info.go`: IsMIGEnabled (the label if present, by KAI's default key,
+    else an allocatable `nvidia.com/mig-…`) and PredicateByNodeResourcesType: strategy `single` takes whole GPUs only,
+    `mixed` MIG devices only. A node with strategy `single` that KAI does not see as MIG-enabled takes shares of its
+    slices, and its label gives the memory of a slice: it counts like any other.
     """
     enabled = facts.labels.get(MIG_ENABLED_LABEL)
     cut = _mig_resources(facts.allocatable) if enabled is None else enabled in GO_TRUE

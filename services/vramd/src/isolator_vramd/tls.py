@@ -1,7 +1,7 @@
 """The server's certificate, and the authority of its clients where mutual TLS is wanted; read anew when they change."""
 
+import contextvars
 import ssl
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -10,10 +10,9 @@ import grpc
 import structlog
 
 from isolator_core.errors import SettingsError
+from isolator_vramd.files import Identity, identity
 
 _log = structlog.get_logger()
-
-Identity = tuple[tuple[int, int, int, int] | None, ...]
 
 
 @dataclass(frozen=True)
@@ -28,17 +27,9 @@ class TlsFiles:
         """All files that are read."""
         return (self.certificate, self.key) if self.client_ca is None else (self.certificate, self.key, self.client_ca)
 
-    def identity(self) -> Identity:
-        """What changes when a file is replaced, through links as Secret volumes use them."""
-        return tuple(map(_identity, self.paths()))
-
-
-def _identity(path: Path) -> tuple[int, int, int, int] | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    def identity(self) -> tuple[Identity | None, ...]:
+        """What changes when any of them is replaced."""
+        return tuple(map(identity, self.paths()))
 
 
 def load(files: TlsFiles) -> grpc.ServerCertificateConfiguration:
@@ -83,23 +74,27 @@ def credentials(files: TlsFiles) -> grpc.ServerCredentials:
     last valid ones stay in use. Raises SettingsError if they are wrong now."""
     seen = files.identity()
     initial = load(files)
+    context = contextvars.copy_context()
 
     def renewed() -> grpc.ServerCertificateConfiguration | None:
         nonlocal seen
         now = files.identity()
         if now == seen:
             return None
+        seen = now
         try:
             configuration = load(files)
         except SettingsError as error:
             _log.error("certificate_refused", error=str(error), kept="the certificate in use")
             return None
-        seen = now
         _log.info("certificate_loaded", file=str(files.certificate))
         return configuration
 
-    # None, for "as before", is part of gRPC's contract and not of its type stubs.
-    fetch = cast("Callable[[], grpc.ServerCertificateConfiguration]", renewed)
+    def fetch() -> grpc.ServerCertificateConfiguration:
+        # In a thread of gRPC's, which knows nothing of what every log line carries. None, for "as before", is part of
+        # gRPC's contract and not of its type stubs.
+        return cast("grpc.ServerCertificateConfiguration", context.copy().run(renewed))
+
     return grpc.dynamic_ssl_server_credentials(
         initial, fetch, require_client_authentication=files.client_ca is not None
     )

@@ -115,7 +115,7 @@ class NodeApi:
         """Break all open connections."""
         with self._changed:
             self._epoch += 1
-            for connection in self._connections:
+            for connection in self._connections.copy():
                 # Whoever writes to it finds out and closes it.
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)

@@ -1,14 +1,18 @@
-"""Follows the nodes of a file or of a cluster on behalf of the event loop."""
+"""The nodes of a cluster: followed on behalf of the event loop, or read once."""
 
 import asyncio
+import contextvars
 import threading
 from collections.abc import Iterable
 
+import msgspec
 from kubernetes.client import Configuration
+from prometheus_client import CollectorRegistry
 
+from isolator_core.errors import UserError
 from isolator_vramd.cluster_source import ClusterSource
 from isolator_vramd.metrics import SourceMetrics
-from isolator_vramd.node_api import NodeApi
+from isolator_vramd.node_api import ApiError, Gone, NodeApi
 from isolator_vramd.nodes import GpuNode
 from isolator_vramd.store import Change, NodeStore
 
@@ -32,7 +36,7 @@ class _Handover:
         self._loop.call_soon_threadsafe(self._store.confirm)
 
 
-async def follow_cluster(configuration: Configuration, store: NodeStore, metrics: SourceMetrics) -> None:
+async def follow(configuration: Configuration, store: NodeStore, metrics: SourceMetrics) -> None:
     """Keep the store in step with the cluster until cancelled. Ends early only by an error of this program."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
@@ -57,7 +61,8 @@ async def follow_cluster(configuration: Configuration, store: NodeStore, metrics
             loop.call_soon_threadsafe(end, error)
 
     # A daemon: it may be in the middle of a connection attempt when the program has to end.
-    thread = threading.Thread(target=run, name="cluster-source", daemon=True)
+    context = contextvars.copy_context()
+    thread = threading.Thread(target=context.run, args=(run,), name="cluster-source", daemon=True)
     thread.start()
     try:
         await ended
@@ -65,3 +70,14 @@ async def follow_cluster(configuration: Configuration, store: NodeStore, metrics
         stopping.set()
         source.stop()
         await asyncio.to_thread(thread.join, STOP_SECONDS)
+
+
+def read(configuration: Configuration, store: NodeStore) -> None:
+    """Read all nodes into the store, once. Raises UserError that says why that failed."""
+    api = NodeApi(configuration)
+    try:
+        ClusterSource(api, store, SourceMetrics(CollectorRegistry()), wait=lambda _seconds: True).list()
+    except (ApiError, Gone, msgspec.DecodeError) as error:
+        raise UserError(f"cannot read the nodes of {configuration.host}: {error}") from error
+    finally:
+        api.close()
