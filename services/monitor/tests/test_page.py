@@ -8,7 +8,7 @@ import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,75 +18,17 @@ from rich.console import Console
 
 from isolator_core import http_server
 from isolator_core.errors import UserError
-from isolator_core.region import Device, Kind, Memory, Process, Region
-from isolator_monitor import readings, top
-from isolator_monitor.gpus import Gpu
-from isolator_monitor.limit_files import LimitFiles
+from isolator_monitor import top
 from isolator_monitor.monitor import Monitor
-from isolator_monitor.node import NodeReading
-from isolator_monitor.pods import Container, Metadata, Pod, Spec, Status, VolumeMount
-from isolator_monitor.readings import Reading
-from isolator_monitor.view import Observer, View
+from isolator_monitor.view import View
 from isolator_testing.tools import require
 
-GIB = 1 << 30
-MIB = 1 << 20
 WAIT_SECONDS = 60.0
-CARDS = (
-    Gpu(0, "GPU-6b1f0c5e-93a1-4f0e-8d55-0f7a3b1c2d10", "Tesla T4", 15360 * MIB, 9 * GIB, 61, ()),
-    Gpu(1, "GPU-6b1f0c5e-93a1-4f0e-8d55-0f7a3b1c2d11", "Tesla T4", 15360 * MIB, 300 * MIB, None, ()),
-)
-MOUNTS = (
-    VolumeMount(name="lib", mount_path="/usr/local/vgpu/libvgpu.so"),
-    VolumeMount(name="preload", mount_path="/etc/ld.so.preload"),
-)
-SHARES = [
-    ("research", "train-resnet-0", "main", 0, 4147, 3.9, 44, 2),
-    ("research", "notebook-ada", "jupyter", 0, 7680, 2.1, 12, 0),
-    ("serving", "llm-7d9c6f5b8-x2k4q", "model", 0, 4147, 3.0, 5, 0),
-]
-
-
-def view() -> View:
-    pods, found = [], []
-    for index, (namespace, name, container, card, limit, used, busy, refusals) in enumerate(SHARES):
-        uid = f"u-{index}"
-        pods.append(
-            Pod(
-                metadata=Metadata(name=name, namespace=namespace, uid=uid, annotations={"gpu-memory": "4096"}),
-                spec=Spec(containers=(Container(name=container, volume_mounts=MOUNTS),)),
-                status=Status(phase="Running"),
-            )
-        )
-        memory = Memory(100 * MIB, 0, int(used * GIB) - 100 * MIB, int(used * GIB), busy)
-        region = Region(
-            layout="1.2",
-            extended=True,
-            managed=True,
-            liveness=True,
-            inode=1,
-            created=1,
-            devices=(Device(0, CARDS[card].uuid, limit * MIB, 30 if index == 1 else 100, refusals),),
-            processes=(Process(0, 1, 1, "python3", 1, (memory,)),),
-            last_kernel_time=1,
-        )
-        files = LimitFiles(f"container={container}\nmemory=4096m\n", f"{limit}m") if limit == 4147 else None
-        found.append(Reading(uid, container, region, readings.held(region), limit_files=files))
-    pods.append(
-        Pod(
-            metadata=Metadata(name="batch-old", namespace="serving", uid="u-9", annotations={"gpu-fraction": "0.5"}),
-            spec=Spec(containers=(Container(name="main"),)),
-            status=Status(phase="Running"),
-        )
-    )
-    found.append(Reading("u-9", "main", None, (), Kind.STRING, "the UUID is b'<img src=x>'"))
-    node = NodeReading(time.time(), 0.01, tuple(found), CARDS, "", {}, {}, "")
-    return Observer("/usr/local/vgpu", "kai-resource-reservation").observe(pods, time.time(), node)
 
 
 @pytest.fixture
-def url() -> Iterator[str]:
-    monitor = Monitor(view, 1.0, legacy=False)
+def url(scene: Callable[[], View]) -> Iterator[str]:
+    monitor = Monitor(scene, 1.0, legacy=False)
     with http_server.make_server("127.0.0.1", 0, monitor.answer) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         assert monitor.update()
