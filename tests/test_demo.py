@@ -218,6 +218,13 @@ def test_refuses_evidence_in_no_directory(capsys: pytest.CaptureFixture[str], tm
     assert "absent/evidence.json: give a file in a directory that exists" in capsys.readouterr().err
 
 
+def test_refuses_a_directory_that_the_loader_cannot_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "a:b").mkdir()
+    assert "has a colon" in cannot_run(monkeypatch, capsys, tmp_path / "a:b")
+
+
 def test_refuses_a_directory_without_exec(tmp_path: Path) -> None:
     require("unshare", package="util-linux")
     script = 'mount -t tmpfs -o noexec tmpfs "$TMPDIR" && exec "$@"'

@@ -53,6 +53,10 @@ def require(directory: Path, evidence: Path) -> None:
     for built in (site.LIBRARY, *(site.FAKE_GPU / "build" / name for name in site.DRIVER_FILES)):
         if not built.is_file():
             raise CannotRun(f"{built.relative_to(site.REPOSITORY)} is not built: run `./dev demo`, which builds it")
+    if ":" in str(directory):
+        raise CannotRun(
+            f"{directory} has a colon, which ends a path in LD_LIBRARY_PATH: set TMPDIR to another directory"
+        )
     if os.statvfs(directory).f_flag & os.ST_NOEXEC:
         raise CannotRun(f"{directory} is on a file system without exec: set TMPDIR to a directory of another one")
     try:
