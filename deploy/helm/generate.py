@@ -21,7 +21,7 @@ EVERYWHERE = (
     "commonAnnotations", "metrics", "rbac", "networkPolicy",
 )  # fmt: skip
 THIN = {
-    "webhook": ("paths", "kai", "service", "policies", "priorityQuota", "tls", "webhook"),
+    "webhook": ("paths", "kai", "service", "policies", "priorityQuota", "test", "tls", "webhook"),
     "vramd": ("vramd",),
     "libsync": ("paths", "priorityQuota", "librarySync"),
     "monitor": ("paths", "kai", "priorityQuota", "monitor"),

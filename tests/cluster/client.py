@@ -128,7 +128,8 @@ class Cluster:
             "kind": "Namespace",
             "metadata": {"name": name, "labels": labels or {}},
         }
-        self.create(namespace).ok()
+        # One of that name may still be on its way out.
+        wait_until(lambda: self.create(namespace).status == 201, f"a new namespace {name}")
         account: Object = {"kind": "ServiceAccount", "metadata": {"name": "default", "namespace": name}}
         wait_until(lambda: self.get(account).status == 200, f"the default service account of {name}")
         try:
@@ -155,10 +156,14 @@ PLURALS = {
     "ConfigMap": ("api/v1", "configmaps", True),
     "DaemonSet": ("apis/apps/v1", "daemonsets", True),
     "Deployment": ("apis/apps/v1", "deployments", True),
+    "HorizontalPodAutoscaler": ("apis/autoscaling/v2", "horizontalpodautoscalers", True),
     "EndpointSlice": ("apis/discovery.k8s.io/v1", "endpointslices", True),
     "MutatingWebhookConfiguration": (
         "apis/admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations", False),
     "Namespace": ("api/v1", "namespaces", False),
+    "NetworkPolicy": ("apis/networking.k8s.io/v1", "networkpolicies", True),
+    "PodDisruptionBudget": ("apis/policy/v1", "poddisruptionbudgets", True),
+    "ResourceQuota": ("api/v1", "resourcequotas", True),
     "Node": ("api/v1", "nodes", False),
     "Pod": ("api/v1", "pods", True),
     "ReplicaSet": ("apis/apps/v1", "replicasets", True),

@@ -30,10 +30,10 @@ from tests.cluster.network import Network
 from tests.node import projection
 from tests.node.kubelet import Kubelet, RunningPod
 from tests.node.objects import Api, PodFailure
-from tests.node.runtime import PATH, Image
+from tests.node.runtime import Image
 
 ROOT = Path(__file__).parents[2]
-PYTHON_MOUNT, SOURCE_MOUNT = "/opt/python", "/opt/source"
+PROGRAMS_MOUNT, PYTHON_MOUNT, SOURCE_MOUNT = "/opt/isolator", "/opt/python", "/opt/source"
 IMAGE_CONTENT = {
     PYTHON_MOUNT: Path(sys.base_prefix),
     SOURCE_MOUNT: ROOT,
@@ -46,21 +46,26 @@ INTERVAL_SECONDS = 0.2
 TOKEN_SECONDS = 3600
 
 
-def service_image(module: str) -> Image:
-    """An image with one of this project's services: Python and the tree's sources, at paths that any user can read."""
+def service_image(name: str) -> Image:
+    """An image with one of this project's services, laid out as its Dockerfile does."""
+    return Image((f"{PROGRAMS_MOUNT}/bin/isolator-{name}",))
+
+
+def _write_programs(directory: Path) -> None:
+    """What images have in /opt/isolator/bin: a Python with the tree's sources, and the services' programs."""
     python = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    packages = [f"{SOURCE_MOUNT}/{path.relative_to(ROOT)}" for path in sorted(ROOT.glob("services/*/src"))]
-    packages += [f"{SOURCE_MOUNT}/packages/core/src", f"{SOURCE_MOUNT}/.venv/lib/{python}/site-packages"]
-    return Image(
-        (f"{PYTHON_MOUNT}/bin/{python}", "-m", module),
-        # The loader would look for libpython where Python was built, which other users may not enter.
-        environment={
-            "PATH": PATH,
-            "PYTHONPATH": ":".join(packages),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "LD_LIBRARY_PATH": f"{PYTHON_MOUNT}/lib",
-        },
+    sources = [f"{SOURCE_MOUNT}/{path.relative_to(ROOT)}" for path in sorted(ROOT.glob("services/*/src"))]
+    sources += [f"{SOURCE_MOUNT}/packages/core/src", f"{SOURCE_MOUNT}/.venv/lib/{python}/site-packages"]
+    # The loader would look for libpython where Python was built, which other users may not enter.
+    start = (
+        f"#!/bin/sh\nexport PYTHONPATH={':'.join(sources)} PYTHONDONTWRITEBYTECODE=1"
+        f" LD_LIBRARY_PATH={PYTHON_MOUNT}/lib\nexec {PYTHON_MOUNT}/bin/{python} "
     )
+    directory.mkdir(parents=True)
+    programs = {f"isolator-{path.name}": f"-m isolator_{path.name} " for path in (ROOT / "services").iterdir()}
+    for name, arguments in {"python": "", **programs}.items():
+        (directory / name).write_text(f'{start}{arguments}"$@"\n')
+        (directory / name).chmod(0o755)
 
 
 @dataclass
@@ -112,6 +117,7 @@ class Node:
             link = self.root / mount.lstrip("/")
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to(source)
+        _write_programs(self.root / PROGRAMS_MOUNT.lstrip("/") / "bin")
         self.cluster.create(self._manifest).ok()
         capacity = {"cpu": "64", "memory": "256Gi", "pods": "110"}
         ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}
@@ -133,6 +139,8 @@ class Node:
         self._thread.join()
         for pod in list(self._pods.values()):
             self._end(pod)
+            # Only a kubelet lets a pod that it had go.
+            self.cluster.delete(pod.stored)
         with self.plane.network.entered():
             network.ip("link", "delete", "pods")
         self.cluster.delete(self._manifest)
@@ -352,7 +360,7 @@ class Node:
             (self._host_path("test-hosts", directory / "hosts"), "/etc/hosts"),
             *(
                 ({"name": f"test-image-{number}", "hostPath": {"path": mount}}, mount)
-                for number, mount in enumerate(IMAGE_CONTENT)
+                for number, mount in enumerate((PROGRAMS_MOUNT, *IMAGE_CONTENT))
             ),
         ]
         mounts = [{"name": volume["name"], "mountPath": mount, "readOnly": True} for volume, mount in added]

@@ -30,7 +30,7 @@ def app_version() -> str:
 
 def images() -> dict[str, Image]:
     """The chart's images by the names that it gives them."""
-    return {f"kai-resource-isolator-{name}:{app_version()}": service_image(f"isolator_{name}") for name in SERVICES}
+    return {f"kai-resource-isolator-{name}:{app_version()}": service_image(name) for name in SERVICES}
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,11 @@ class Release:
 
     def objects(self) -> list[Object]:
         """What helm says that the release consists of."""
-        return [item for item in yaml.safe_load_all(self.helm("get", "manifest")) if item]
+        return [
+            item
+            for item in yaml.safe_load_all(self.cluster.helm("get", "manifest", NAME, "-n", self.namespace))
+            if item
+        ]
 
 
 def upgrade(release: Release, values: Mapping[str, Any], *arguments: str, version: int = 4) -> None:
@@ -83,7 +87,7 @@ def installed(
         try:
             yield release
         finally:
-            release.helm("uninstall", "--wait", f"--timeout={WAIT_SECONDS}s")
+            release.helm("uninstall", "--ignore-not-found", "--wait", f"--timeout={WAIT_SECONDS}s")
 
 
 def certificate_values(cluster: Cluster, directory: Path, namespace: str) -> dict[str, Any]:

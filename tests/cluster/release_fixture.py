@@ -1,4 +1,4 @@
-"""A pytest plugin: the chart, installed once for a test run."""
+"""A pytest plugin: the chart, installed for the tests of one module."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from tests.cluster.release import NAMESPACE, Release, installed
 from isolator_testing.tools import require_root
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def release(cluster: Cluster, plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
     """The chart with its defaults, in the namespace `isolator`."""
     require_root()

@@ -385,3 +385,53 @@ def test_what_a_later_webhook_undoes_is_refused(
         answer = cluster.create(manifest, user="tenant")
     assert answer.status == 403
     assert sentence in answer.message
+
+
+@pytest.mark.parametrize("opt_out", ["annotation", "label"])
+def test_an_administrators_label_keeps_a_namespace_from_opting_out(release: Release, opt_out: str) -> None:
+    cluster = release.cluster
+    name = f"enforced-{opt_out}"
+    manifest = pod(SHARE | {"kai-resource-isolator.io/inject": "false"}, namespace=name)
+    if opt_out == "label":
+        manifest = labelled(pod(SHARE, namespace=name), **{"kai-resource-isolator.io/webhook": "ignore"})
+    with cluster.scratch_namespace(name, {"kai-resource-isolator.io/isolation": "enforce"}):
+        assert mounts(cluster.create(manifest, query={"dryRun": "All"}).ok(), "main") == MOUNTS
+
+
+def test_an_administrators_label_exempts_a_namespace(release: Release) -> None:
+    cluster = release.cluster
+    with cluster.scratch_namespace("exempted", {"kai-resource-isolator.io/isolation": "exempt"}):
+        stored = cluster.create(pod(SHARE, namespace="exempted")).ok()
+        assert "memory=none" in requests(stored)["0"]
+
+
+def test_an_administrator_leaves_a_namespace_out_as_upstream_lets_it(release: Release) -> None:
+    cluster = release.cluster
+    with cluster.scratch_namespace("ignored", {"kai-resource-isolator.io/webhook": "ignore"}):
+        assert requests(cluster.create(pod(SHARE, namespace="ignored")).ok()) == {}
+
+
+@pytest.mark.parametrize("level", ["baseline", "restricted"])
+def test_pod_security_refuses_the_nodes_directory(release: Release, level: str) -> None:
+    """Host paths are not allowed there: a sharing pod is refused, by Pod Security's own reason; others are not."""
+    cluster = release.cluster
+    security = {
+        "runAsNonRoot": True, "runAsUser": 1000, "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"},
+    }  # fmt: skip
+    strict = [containers("main")[0] | {"securityContext": security}]
+    with cluster.scratch_namespace(f"psa-{level}", {"pod-security.kubernetes.io/enforce": level}) as namespace:
+        answer = cluster.create(pod(SHARE, namespace=namespace, containers=strict))
+        assert answer.status == 403
+        assert "hostPath" in answer.message
+        cluster.create(pod(namespace=namespace, containers=strict)).ok()
+
+
+def test_hamis_resources_become_kais_annotations(release: Release, team: str) -> None:
+    del team
+    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "2048"}
+    asking = [containers("main")[0] | {"resources": {"limits": limits}}]
+    stored = release.cluster.create(pod(schedulerName="kai-scheduler", containers=asking), user="tenant").ok()
+    assert mounts(stored, "main") == MOUNTS
+    assert stored["metadata"]["annotations"]["gpu-memory"] == "2048"
+    assert not stored["spec"]["containers"][0]["resources"].get("limits")

@@ -165,7 +165,7 @@ def test_every_upstream_value_is_taken() -> None:
     (webhook,) = of_kind(objects, "MutatingWebhookConfiguration")
     assert webhook["metadata"]["name"] == "kai-resource-isolator-mutating"
     assert webhook["webhooks"][0]["name"] == "vgpu.lib.kai-resource-isolator.io"
-    assert webhook["webhooks"][0]["failurePolicy"] == "Ignore"
+    assert {entry["failurePolicy"] for entry in webhook["webhooks"]} == {"Ignore"}
     images = [
         container["image"]
         for item in of_kind(objects, "Deployment") + of_kind(objects, "DaemonSet")
@@ -213,8 +213,9 @@ def test_names_are_made_as_upstream_makes_them(release: str, values: dict[str, A
 
 
 def test_all_objects_go_to_the_chosen_namespace() -> None:
-    namespaces = {item["metadata"].get("namespace") for item in template({"namespaceOverride": "other"})}
-    assert namespaces == {"other", None}
+    objects = template({"namespaceOverride": "other", "test": {"namespace": "tried"}})
+    assert {item["metadata"].get("namespace") for item in objects} == {"other", "tried", None}
+    assert {item["kind"] for item in objects if item["metadata"].get("namespace") == "tried"} == {"Role", "RoleBinding"}
 
 
 @pytest.mark.parametrize(

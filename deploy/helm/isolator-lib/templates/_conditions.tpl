@@ -45,36 +45,30 @@ false
 !(has(object.metadata.annotations) && 'kubernetes.io/config.mirror' in object.metadata.annotations)
 {{- end -}}
 
-{{/* Namespaces and pods that admission looks at, as the upstream chart labels them. */}}
-{{- define "isolator.namespaceSelector" -}}
-{{- $own := .Values.webhook.namespaceSelector | default dict -}}
-matchExpressions:
-  - key: kai-resource-isolator.io/webhook
-    operator: NotIn
-    values: [ignore]
-  - key: kubernetes.io/metadata.name
-    operator: NotIn
-    values: {{ prepend .Values.webhook.excludedNamespaces (include "isolator.namespace" .) | uniq | toJson }}
-  {{- with $own.matchExpressions }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
-{{- with $own.matchLabels }}
-matchLabels:
-  {{- toYaml . | nindent 2 }}
+{{- define "isolator.isolationLabel" -}}kai-resource-isolator.io/isolation{{- end -}}
+
+{{/* Namespaces that admission looks at. An administrator's label leaves one out, as the upstream chart's does. */}}
+{{- define "isolator.namespaceExpressions" -}}
+- key: kai-resource-isolator.io/webhook
+  operator: NotIn
+  values: [ignore]
+- key: kubernetes.io/metadata.name
+  operator: NotIn
+  values: {{ prepend .Values.webhook.excludedNamespaces (include "isolator.namespace" .) | uniq | toJson }}
+{{- with (.Values.webhook.namespaceSelector | default dict).matchExpressions }}
+{{ toYaml . }}
 {{- end }}
 {{- end -}}
 
+{{/* Labels of pods: tenants write them, so upstream's opt-out by one is heeded only with webhook.podOptOut. */}}
 {{- define "isolator.objectSelector" -}}
-{{- $own := .Values.webhook.objectSelector | default dict -}}
-matchExpressions:
-  - key: kai-resource-isolator.io/webhook
-    operator: NotIn
-    values: [ignore]
-  {{- with $own.matchExpressions }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
-{{- with $own.matchLabels }}
-matchLabels:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
+{{- $own := .root.Values.webhook.objectSelector | default dict -}}
+{{- $expressions := $own.matchExpressions | default list -}}
+{{- if .optOut -}}
+{{- $expressions = prepend $expressions (dict "key" "kai-resource-isolator.io/webhook" "operator" "NotIn" "values" (list "ignore")) -}}
+{{- end -}}
+{{- $selector := dict -}}
+{{- if $expressions }}{{ $_ := set $selector "matchExpressions" $expressions }}{{ end -}}
+{{- with $own.matchLabels }}{{ $_ := set $selector "matchLabels" . }}{{ end -}}
+{{- toYaml $selector -}}
 {{- end -}}

@@ -29,13 +29,18 @@ metadata:
   {{- include "isolator.metadata" (dict "root" .root "part" "webhook" "cluster" true "name" (printf "%s-%s" (include "isolator.fullname" .root) .name)) | nindent 2 }}
 spec:
   policyName: {{ include "isolator.fullname" .root }}-{{ .name }}
-  validationActions: [{{ .root.Values.policies.action }}]
+  validationActions: [{{ .action | default .root.Values.policies.action }}]
   matchResources:
     namespaceSelector:
-      {{- include "isolator.namespaceSelector" .root | nindent 6 }}
+      matchExpressions:
+        {{- include "isolator.namespaceExpressions" .root | nindent 8 }}
+      {{- with (.root.Values.webhook.namespaceSelector | default dict).matchLabels }}
+      matchLabels:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
     {{- if .pods }}
     objectSelector:
-      {{- include "isolator.objectSelector" .root | nindent 6 }}
+      {{- include "isolator.objectSelector" (dict "root" .root "optOut" false) | nindent 6 }}
     {{- end }}
 {{- end -}}
 
@@ -94,6 +99,7 @@ validations:
 {{/*
 A pod that asks for a share must leave admission with its mounts. The fraction container is found as KAI finds it
 (gpu-fraction-container-name, init containers first, else the first container); per-container annotations name theirs.
+With webhook.onInternalError: warn, it warns: the webhook then lets such pods in on purpose.
 */}}
 {{- define "isolator.mountsPolicy" -}}
 {{- $dir := .Values.paths.containerVgpuMount -}}
@@ -107,13 +113,21 @@ matchConditions:
   - name: asks-for-a-share
     expression: |
       {{- include "isolator.asksByAnnotation" . | nindent 6 }}
-  - name: not-opted-out
-    expression: |
-      {{- include "isolator.notOptedOut" . | nindent 6 }}
   - name: not-a-mirror-pod
     expression: |
       {{- include "isolator.notMirror" . | nindent 6 }}
 variables:
+  - name: optedOut
+    {{- if .Values.webhook.podOptOut }}
+    expression: >-
+      !(has(namespaceObject.metadata.labels) && '{{ include "isolator.isolationLabel" . }}' in namespaceObject.metadata.labels &&
+      namespaceObject.metadata.labels['{{ include "isolator.isolationLabel" . }}'] == 'enforce') &&
+      (!({{ include "isolator.notOptedOut" . | nindent 6 | trim }}) ||
+      (has(object.metadata.labels) && 'kai-resource-isolator.io/webhook' in object.metadata.labels &&
+      object.metadata.labels['kai-resource-isolator.io/webhook'] == 'ignore'))
+    {{- else }}
+    expression: "false"
+    {{- end }}
   - name: all
     expression: "(has(object.spec.initContainers) ? object.spec.initContainers : []) + object.spec.containers"
   - name: volumes
@@ -126,10 +140,10 @@ variables:
     expression: >-
       variables.all.filter(c, (('gpu-memory' in object.metadata.annotations || 'gpu-fraction' in object.metadata.annotations) &&
       c.name == variables.fraction) ||
-      object.metadata.annotations.exists(k, k.startsWith('nvidia.com/container.' + c.name + '.')))
+      object.metadata.annotations.exists(k, k.startsWith('nvidia.com/container.' + c.name + '.gpu-memory.')))
 validations:
   - expression: >-
-      (variables.sharing.size() > 0 ||
+      variables.optedOut || (variables.sharing.size() > 0 ||
       !('gpu-memory' in object.metadata.annotations || 'gpu-fraction' in object.metadata.annotations)) &&
       variables.sharing.all(c, has(c.volumeMounts) &&
       c.volumeMounts.exists(m, m.mountPath == '{{ $dir }}/libvgpu.so' && m.name == 'kai-resource-isolator-lib' && has(m.readOnly) && m.readOnly) &&
@@ -140,14 +154,14 @@ validations:
       this pod asks for a share of a GPU and a container that should get it has not the mounts that cap it: the
       webhook of kai-resource-isolator was not called, or a later webhook removed them
   - expression: >-
-      variables.volumes.all(v, (v.name != 'kai-resource-isolator-lib' ||
+      variables.optedOut || variables.volumes.all(v, (v.name != 'kai-resource-isolator-lib' ||
       (has(v.hostPath) && v.hostPath.path == '{{ .Values.paths.hostDir }}/libvgpu.so')) &&
       (v.name != 'kai-resource-isolator-preload' ||
       (has(v.hostPath) && v.hostPath.path == '{{ .Values.paths.hostDir }}/ld.so.preload')))
     reason: Forbidden
     message: volumes kai-resource-isolator-lib and kai-resource-isolator-preload must be the node's library and preload file
   - expression: >-
-      variables.volumes.all(v, !v.name.startsWith('kai-resource-isolator-limits-') || (has(v.projected) &&
+      variables.optedOut || variables.volumes.all(v, !v.name.startsWith('kai-resource-isolator-limits-') || (has(v.projected) &&
       v.projected.sources.exists(s, has(s.downwardAPI) && s.downwardAPI.items.exists(i, i.path == 'request' && has(i.fieldRef) &&
       i.fieldRef.fieldPath == "metadata.annotations['kai-resource-isolator.io/request." +
       v.name.substring('kai-resource-isolator-limits-'.size()) + "']")) &&
@@ -160,6 +174,6 @@ validations:
 {{- if include "isolator.policiesPossible" . }}
 {{ include "isolator.policy" (dict "root" . "name" "requests" "spec" (include "isolator.requestsPolicy" .)) }}
 {{ include "isolator.policy" (dict "root" . "name" "limits" "spec" (include "isolator.limitsPolicy" .)) }}
-{{ include "isolator.policy" (dict "root" . "name" "mounts" "pods" true "spec" (include "isolator.mountsPolicy" .)) }}
+{{ include "isolator.policy" (dict "root" . "name" "mounts" "pods" true "action" (ternary "Warn" "" (eq .Values.webhook.onInternalError "warn")) "spec" (include "isolator.mountsPolicy" .)) }}
 {{- end }}
 {{- end -}}

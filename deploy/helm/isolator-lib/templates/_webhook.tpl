@@ -85,6 +85,13 @@ spec:
             - --host-dir={{ .Values.paths.hostDir }}
             - --container-dir={{ .Values.paths.containerVgpuMount }}
             - --region-size-mib={{ $values.regionSizeMib }}
+            - --fraction-of={{ $values.fractionOf }}
+            - --hami-resources={{ $values.hamiResources }}
+            - --hami-scheduler={{ $values.hamiScheduler }}
+            - --kai-scheduler={{ .Values.kai.schedulerName }}
+            - --{{ ternary "" "no-" .Values.kai.readsContainers }}kai-reads-containers
+            - --{{ ternary "" "no-" $values.podOptOut }}pod-opt-out
+            - --on-internal-error={{ $values.onInternalError }}
             - --vramd-address={{ include "isolator.vramdAddress" . }}
             - --vramd-deadline-ms={{ $values.vramdDeadlineMs }}
             - --certificate-file=/etc/tls/tls.crt
@@ -92,10 +99,11 @@ spec:
             {{- range $values.extraArgs }}
             - {{ . | quote }}
             {{- end }}
-          {{- with $values.extraEnv }}
           env:
+            - {name: ISOLATOR_WEBHOOK_GPU_SHARE_RESOURCES, value: {{ $values.gpuShareResources | quote }}}
+            {{- with $values.extraEnv }}
             {{- toYaml . | nindent 12 }}
-          {{- end }}
+            {{- end }}
           ports:
             - {name: https, containerPort: {{ $values.port }}, protocol: TCP}
           startupProbe:
@@ -164,39 +172,56 @@ kind: MutatingWebhookConfiguration
 metadata:
   {{- include "isolator.metadata" (merge (dict "name" (printf "%s-mutating" (include "isolator.fullname" .)) "cluster" true "annotations" $annotations) $part) | nindent 2 }}
 webhooks:
-  - name: vgpu.lib.kai-resource-isolator.io
-    admissionReviewVersions: [v1]
-    sideEffects: None
-    failurePolicy: {{ $values.failurePolicy }}
-    reinvocationPolicy: {{ $values.reinvocationPolicy }}
-    timeoutSeconds: {{ $values.timeoutSeconds }}
-    matchPolicy: Equivalent
-    clientConfig:
-      {{- if eq (include "isolator.certificateFrom" .) "existing" }}
-      caBundle: {{ .Values.tls.caBundle | b64enc }}
-      {{- end }}
-      service:
-        name: {{ include "isolator.webhookService" . }}
-        namespace: {{ include "isolator.namespace" . }}
-        path: /mutate
-        port: {{ .Values.service.port }}
-    # Not UPDATE of pods: KAI's binder patches pods while it binds them.
-    rules:
-      - {apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [pods], scope: Namespaced}
-      - {apiGroups: [""], apiVersions: [v1], operations: [UPDATE], resources: [pods/ephemeralcontainers], scope: Namespaced}
-    namespaceSelector:
-      {{- include "isolator.namespaceSelector" . | nindent 6 }}
-    objectSelector:
-      {{- include "isolator.objectSelector" . | nindent 6 }}
-    matchConditions:
-      - name: asks-for-a-share
-        expression: |
-          ({{ include "isolator.asksByAnnotation" . | nindent 10 | trim }}) ||
-          {{- include "isolator.asksByResource" . | nindent 10 }}
-      - name: not-opted-out
-        expression: |
-          {{- include "isolator.notOptedOut" . | nindent 10 }}
-      - name: not-a-mirror-pod
-        expression: |
-          {{- include "isolator.notMirror" . | nindent 10 }}
+  {{- /* One entry a treatment of namespaces. The first keeps upstream's name. */}}
+  {{- $label := include "isolator.isolationLabel" . }}
+  {{- include "isolator.webhookEntry" (dict "root" . "name" "vgpu.lib.kai-resource-isolator.io" "path" "/mutate" "optOut" $values.podOptOut "operator" "NotIn" "isolation" (list "enforce" "exempt")) | nindent 2 }}
+  {{- include "isolator.webhookEntry" (dict "root" . "name" "enforce.vgpu.lib.kai-resource-isolator.io" "path" "/mutate/enforce" "optOut" false "operator" "In" "isolation" (list "enforce")) | nindent 2 }}
+  {{- include "isolator.webhookEntry" (dict "root" . "name" "exempt.vgpu.lib.kai-resource-isolator.io" "path" "/mutate/exempt" "optOut" $values.podOptOut "operator" "In" "isolation" (list "exempt")) | nindent 2 }}
+{{- end -}}
+
+{{- define "isolator.webhookEntry" -}}
+{{- $values := .root.Values.webhook -}}
+- name: {{ .name }}
+  admissionReviewVersions: [v1]
+  sideEffects: None
+  failurePolicy: {{ $values.failurePolicy }}
+  reinvocationPolicy: {{ $values.reinvocationPolicy }}
+  timeoutSeconds: {{ $values.timeoutSeconds }}
+  matchPolicy: Equivalent
+  clientConfig:
+    {{- if eq (include "isolator.certificateFrom" .root) "existing" }}
+    caBundle: {{ .root.Values.tls.caBundle | b64enc }}
+    {{- end }}
+    service:
+      name: {{ include "isolator.webhookService" .root }}
+      namespace: {{ include "isolator.namespace" .root }}
+      path: {{ .path }}
+      port: {{ .root.Values.service.port }}
+  # Not UPDATE of pods: KAI's binder patches pods while it binds them.
+  rules:
+    - {apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [pods], scope: Namespaced}
+    - {apiGroups: [""], apiVersions: [v1], operations: [UPDATE], resources: [pods/ephemeralcontainers], scope: Namespaced}
+  namespaceSelector:
+    matchExpressions:
+      - {key: {{ include "isolator.isolationLabel" .root }}, operator: {{ .operator }}, values: {{ .isolation | toJson }}}
+      {{- include "isolator.namespaceExpressions" .root | nindent 6 }}
+    {{- with ($values.namespaceSelector | default dict).matchLabels }}
+    matchLabels:
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
+  objectSelector:
+    {{- include "isolator.objectSelector" . | nindent 4 }}
+  matchConditions:
+    - name: asks-for-a-share
+      expression: |
+        ({{ include "isolator.asksByAnnotation" .root | nindent 8 | trim }}) ||
+        {{- include "isolator.asksByResource" .root | nindent 8 }}
+    {{- if .optOut }}
+    - name: not-opted-out
+      expression: |
+        {{- include "isolator.notOptedOut" .root | nindent 8 }}
+    {{- end }}
+    - name: not-a-mirror-pod
+      expression: |
+        {{- include "isolator.notMirror" .root | nindent 8 }}
 {{- end -}}
