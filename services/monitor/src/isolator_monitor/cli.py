@@ -2,6 +2,7 @@
 
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from isolator_core.errors import SettingsError, UserError
 from isolator_core.settings import Command, PathList, Settings
 from isolator_monitor import alerts, link, metrics, monitor, top
 from isolator_monitor.alerts import Alerts
+from isolator_monitor.clean import Cleaner
 from isolator_monitor.cluster_pods import ClusterPods
 from isolator_monitor.events import EventRecorder
 from isolator_monitor.link import RemoteNode
@@ -96,6 +98,17 @@ class TopSettings(Settings):
     url: str = Field(f"http://127.0.0.1:{names.MONITOR_PORT}", description="address of a monitor that serves")
     interval: float = Field(2.0, gt=0, le=3600, description="seconds from one picture to the next")
     once: bool = Field(False, description="show one picture and end, as when the output is no terminal")
+
+
+class CleanSettings(Settings):
+    """Settings of `clean`."""
+
+    region_root: PathList = Field(min_length=1, description="directory of regions in hostPath volumes; may be repeated")
+    kubelet_root: Path = Field(description="the kubelet's directory, which tells which pods are gone")
+    least_age: float = Field(300.0, ge=0, description="seconds for which nothing must have changed in a region")
+    budget: int = Field(1000, ge=1, description="directory entries that one pass looks at or removes, a root")
+    interval: float = Field(60.0, gt=0, le=86400, description="seconds from one pass to the next")
+    once: bool = Field(False, description="make one pass and end")
 
 
 def _node(chosen: NodeSettings, nvml_patience_seconds: float) -> Node:
@@ -191,10 +204,27 @@ def _top(chosen: TopSettings) -> int:
     return 0
 
 
+def _clean(chosen: CleanSettings) -> int:
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    cleaners = [Cleaner(root, chosen.kubelet_root, chosen.least_age, chosen.budget) for root in chosen.region_root]
+    try:
+        while True:
+            for cleaner in cleaners:
+                cleaner.clean()
+            if chosen.once or stop.wait(chosen.interval):
+                return 0
+    finally:
+        for cleaner in cleaners:
+            cleaner.close()
+
+
 COMMANDS: list[Command[Any]] = [
     Command("serve", "Serve the metrics of this node's containers over HTTP.", ServeSettings, _serve),
     Command("read", "Read this node's files and GPUs for a server that asks over a socket.", ReadSettings, _read),
     Command("once", "Print the metrics of now and end.", OnceSettings, _once),
+    Command("clean", "Remove regions that ended pods left in hostPath volumes.", CleanSettings, _clean),
     Command("top", "Show a live table of a monitor that serves.", TopSettings, _top),
 ]
 
