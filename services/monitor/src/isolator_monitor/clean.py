@@ -55,6 +55,7 @@ class Cleaner:
         self._pods = kubelet_root / "pods"
         self._least_age = least_age_seconds
         self._budget = budget
+        self._unfinished = ""
         self._entries: ScandirIterator | None = None
 
     def clean(self) -> list[str]:
