@@ -91,7 +91,7 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("mypy", *[f"{folder}/src" for folder in FOLDERS.values()], "tests/support/src")
-    session.run("mypy", "noxfile.py", *map(str, sorted((ROOT / "tests").glob("*/*.py"))))
+    session.run("mypy", "noxfile.py", *map(str, sorted((ROOT / "tests").glob("**/*.py"))))
     session.run("lint-imports", "--no-cache")
     _generate_proto(session, Path(session.create_tmp()))
     for fresh in sorted((Path(session.create_tmp()) / PROTO).parent.glob("vram_pb2*")):
