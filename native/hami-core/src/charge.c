@@ -125,11 +125,24 @@ CUresult charge_current(struct payer *payer)
     *payer = (struct payer){DEVICE_NONE, NULL};
     if (result != CUDA_SUCCESS || process->attachment == UNCOUNTED)
         return result;
+    /* A thread mostly stays in one context, and a context on its device; only when one has ended may its name mean another. */
+    static __thread struct {
+        struct payer payer;
+        uint32_t ended;
+    } last;
+    uint32_t ended = __atomic_load_n(&process->holdings.contexts_ended, __ATOMIC_ACQUIRE);
+    result = cuda.cuCtxGetCurrent(&payer->context);
+    if (result == CUDA_SUCCESS && payer->context && payer->context == last.payer.context && ended == last.ended) {
+        payer->device = last.payer.device;
+        return CUDA_SUCCESS;
+    }
     result = cuda.cuCtxGetDevice(&device);
     if (result != CUDA_SUCCESS)
         return result;
     payer->device = device_index(device);
-    return cuda.cuCtxGetCurrent(&payer->context);
+    last.payer = *payer;
+    last.ended = ended;
+    return CUDA_SUCCESS;
 }
 
 CUresult charge_take(struct charge *charge, struct payer payer, enum charge_kind kind, uint64_t bytes)

@@ -169,6 +169,11 @@ CUdevice device_handle(unsigned index)
     return device_at(index)->handle;
 }
 
+const char *device_uuid(unsigned index)
+{
+    return device_at(index)->uuid;
+}
+
 /* The container can write the region; what CUDA itself says bounds what it may say there. */
 static bool plausible(uint64_t card_total, uint64_t cuda_total)
 {

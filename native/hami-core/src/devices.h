@@ -24,8 +24,9 @@ struct card devices_card(const struct region_file *file, unsigned index);
 /* The region index of a CUDA device, DEVICE_NONE if it has none. */
 unsigned device_index(CUdevice device);
 
-/* The CUDA device of a region index that is visible. */
+/* The CUDA device of a region index that is visible, and its UUID. */
 CUdevice device_handle(unsigned index);
+const char *device_uuid(unsigned index);
 
 /* The region index of a UUID among the first `count`, DEVICE_NONE if it is not there. */
 unsigned device_index_of_uuid(const char (*uuids)[REGION_UUID_BYTES], uint64_t count, const char *uuid);

@@ -209,3 +209,17 @@ int client_end(struct client *client)
     int status = wait_for(client);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
+
+void world_run(const struct world *world, const char *program, const char *arguments)
+{
+    char command[8 * WORLD_PATH], said[4096];
+    snprintf(command, sizeof(command), "FAKEGPU_CONFIG=%s/fakegpu.conf LD_LIBRARY_PATH=%s LD_PRELOAD=%s %s %s 2>%s/errors",
+             world->directory, FAKEGPU, world->library, program, arguments, world->directory);
+    FILE *run = popen(command, "r");
+    CHECK(run != NULL);
+    size_t length = fread(said, 1, sizeof(said) - 1, run);
+    said[length] = '\0';
+    int status = pclose(run);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+        check_failed(program, 0, "%s: wait status %#x: %s", arguments, (unsigned)status, said);
+}

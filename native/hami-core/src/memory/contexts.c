@@ -22,6 +22,7 @@ static void gone(CUcontext context, unsigned index)
 {
     struct record record;
     records_take(contexts(), (uintptr_t)context, &record);
+    __atomic_fetch_add(&process->holdings.contexts_ended, 1, __ATOMIC_ACQ_REL);
     charge_give_back_all_of(&process->holdings.linear, context);
     charge_give_back_all_of(&process->holdings.arrays, context);
     overhead_context_gone(index);

@@ -36,6 +36,7 @@ struct holdings {
     struct records arrays;   /* array handles; owner: the context */
     struct records handles;  /* cuMemCreate's handles; owner: references */
     struct records contexts; /* contexts; owner: references */
+    uint32_t contexts_ended;
     struct records modules;  /* modules and libraries; bytes: what the overhead grew by */
     struct records graphs;   /* executable graphs with memory nodes; bytes: of those */
     struct mappings mappings;

@@ -35,7 +35,7 @@ static bool measure(unsigned device, uint64_t *bytes)
 {
     uint64_t booked, held = charge_held(device), own = overhead_of(device)->charge.bytes;
     uint32_t pid = container_host_pid();
-    if (pid == 0 || !nvml_process_memory(container.region.file->hami.uuids[device], pid, &booked))
+    if (pid == 0 || !nvml_process_memory(device_uuid(device), pid, &booked))
         return false;
     uint64_t others = held > own ? held - own : 0;
     *bytes = booked > others ? booked - others : 0;
