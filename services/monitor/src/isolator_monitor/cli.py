@@ -181,6 +181,10 @@ def _once(chosen: OnceSettings) -> int:
 
 def _serve(chosen: ServeSettings) -> int:
     node: Node | RemoteNode
+    if chosen.reader_socket and (chosen.kubelet_root or chosen.region_root or chosen.host_dir):
+        raise SettingsError(
+            "--kubelet-root, --region-root and --host-dir do nothing with --reader-socket: give them to `read`"
+        )
     if chosen.reader_socket is None:
         node = _node(chosen, chosen.update_interval)
     else:
