@@ -190,6 +190,10 @@ static void obey(char *line, const char *way, char **argv)
         for (int file = 3; file < 1024; file++)
             close(file);
         puts("0");
+    } else if (strcmp(line, "hammer") == 0) {
+        for (CUdeviceptr pointer;;)
+            if (p_cuMemAlloc_v2(&pointer, size_of(argument)) == CUDA_SUCCESS)
+                p_cuMemFree_v2(pointer);
     } else if (strcmp(line, "umask") == 0) {
         mode_t mask = umask(0);
         umask(mask);

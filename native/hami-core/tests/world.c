@@ -178,6 +178,11 @@ const char *client_do(struct client *client, const char *format, ...)
     return client->answer;
 }
 
+void client_tell(struct client *client, const char *command)
+{
+    CHECK(dprintf(client->commands, "%s\n", command) > 0);
+}
+
 const char *client_errors(struct client *client)
 {
     FILE *file = fopen(client->errors_path, "r");

@@ -61,6 +61,9 @@ struct client client_start(const struct world *world, const char *way, const cha
 /* One command, one line of answer. "gone" if the program ended. */
 const char *client_do(struct client *client, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* A command that is not waited for. */
+void client_tell(struct client *client, const char *command);
+
 /* What it has written to stderr so far. */
 const char *client_errors(struct client *client);
 
