@@ -11,13 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
+from isolator_core import cluster_api, list_watch
+from isolator_core.errors import SettingsError
+from isolator_core.list_watch import Backoff, ListWatch
 from isolator_testing.node_api import Fault, NodeApi, make_node
-from isolator_vramd import cluster_source, node_api
+from isolator_vramd import cluster
 from isolator_vramd.affinity import Constraints, Parsed, parse_constraints
 from isolator_vramd.basis import Answer, Basis, Cause, Unknown
-from isolator_vramd.cluster_source import Backoff, ClusterSource
 from isolator_vramd.metrics import SourceMetrics
-from isolator_vramd.nodes import GpuNode
+from isolator_vramd.nodes import GpuNode, Node
 from isolator_vramd.store import Change, NodeStore
 
 WAIT_SECONDS = 30.0
@@ -88,7 +90,7 @@ class Following:
     api: NodeApi
     store: LockedStore
     clock: FakeClock
-    source: ClusterSource
+    source: ListWatch[Node, Change]
     registry: CollectorRegistry
     thread: threading.Thread
 
@@ -125,8 +127,8 @@ def follow(api: NodeApi, tmp_path: Path) -> Iterator[Callable[[], Following]]:
         clock = FakeClock()
         registry = CollectorRegistry()
         store = LockedStore(clock)
-        client = node_api.NodeApi(node_api.load_configuration(kubeconfig, None))
-        source = ClusterSource(client, store, SourceMetrics(registry), clock.wait)
+        configuration = cluster_api.load_configuration(kubeconfig, None, otherwise="")
+        source = cluster.source(configuration, store, SourceMetrics(registry), clock.wait)
         thread = threading.Thread(target=source.run, daemon=True)
         following = Following(api, store, clock, source, registry, thread)
         started.append(following)
@@ -170,7 +172,7 @@ def test_nodes_are_listed_and_then_followed(api: NodeApi, follow: Callable[[], F
 
 
 def test_what_is_asked_of_the_api_server(api: NodeApi, follow: Callable[[], Following]) -> None:
-    for number in range(2 * node_api.NODES_A_PAGE + 1):
+    for number in range(2 * cluster_api.OBJECTS_A_PAGE + 1):
         api.put({"metadata": {"name": f"n{number:04}", "labels": {"nvidia.com/gpu.memory": "100"}}})
     following = follow()
     eventually(following.watching)
@@ -186,7 +188,7 @@ def test_what_is_asked_of_the_api_server(api: NodeApi, follow: Callable[[], Foll
 
 
 def test_nothing_is_answered_from_half_a_list(api: NodeApi, follow: Callable[[], Following]) -> None:
-    for number in range(node_api.NODES_A_PAGE + 1):
+    for number in range(cluster_api.OBJECTS_A_PAGE + 1):
         api.put({"metadata": {"name": f"n{number:04}", "labels": {"nvidia.com/gpu.memory": str(1000 - number)}}})
     second_page_only = Fault(500, "etcd is slow")
     api.fail(Fault(200, body=b'{"items":[],"metadata":{"resourceVersion":"1","continue":"x+1"}}'))
@@ -194,7 +196,7 @@ def test_nothing_is_answered_from_half_a_list(api: NodeApi, follow: Callable[[],
     following = follow()
     eventually(lambda: following.failures("server_error") >= 1)
     assert following.store.answer() == Unknown(Cause.NOT_READ, "the nodes were not read yet")
-    eventually(lambda: following.basis() == 1000 - node_api.NODES_A_PAGE)
+    eventually(lambda: following.basis() == 1000 - cluster_api.OBJECTS_A_PAGE)
 
 
 def test_watch_goes_on_where_it_ended(api: NodeApi, follow: Callable[[], Following]) -> None:
@@ -248,11 +250,11 @@ def test_forgotten_version_is_listed_anew(how: str, api: NodeApi, follow: Callab
 
 
 def test_list_token_that_expires_starts_the_list_anew(api: NodeApi, follow: Callable[[], Following]) -> None:
-    for number in range(node_api.NODES_A_PAGE + 1):
+    for number in range(cluster_api.OBJECTS_A_PAGE + 1):
         put(api, f"n{number:04}", 1000 - number)
     api.fail(Fault(200, body=b'{"items":[],"metadata":{"resourceVersion":"1","continue":"forgotten+500"}}'))
     following = follow()
-    eventually(lambda: following.basis() == 1000 - node_api.NODES_A_PAGE)
+    eventually(lambda: following.basis() == 1000 - cluster_api.OBJECTS_A_PAGE)
     assert following.failures("gone") == 1
 
 
@@ -359,7 +361,7 @@ def test_api_server_away_for_an_hour(api: NodeApi, follow: Callable[[], Followin
     assert age is not None
     assert age > 3500
     attempts, hours = len(following.clock.waits), following.clock.now / 3600
-    longest = cluster_source.LONGEST_BACKOFF_SECONDS
+    longest = list_watch.LONGEST_BACKOFF_SECONDS
     assert hours * 3600 / longest < attempts < hours * 3600 / longest * 2 + 16
     api.delete("b")
     put(api, "c", 70)
@@ -372,7 +374,7 @@ def test_api_server_away_for_an_hour(api: NodeApi, follow: Callable[[], Followin
 def test_api_server_that_accepts_and_never_answers(
     api: NodeApi, follow: Callable[[], Following], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_api, "PAGE_SECONDS", 0.2)
+    monkeypatch.setattr(cluster_api, "PAGE_SECONDS", 0.2)
     api.hold(True)
     following = follow()
     eventually(lambda: following.failures("timeout") >= 2)
@@ -439,7 +441,7 @@ def test_wrong_kubeconfig_is_named(tmp_path: Path, content: str | None, words: l
     path = tmp_path / "kubeconfig"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(node_api.SettingsError) as error:
-        node_api.load_configuration(path, None)
+    with pytest.raises(SettingsError) as error:
+        cluster_api.load_configuration(path, None, otherwise="")
     for word in [str(path), *words]:
         assert word in str(error.value)

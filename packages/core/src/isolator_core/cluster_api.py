@@ -45,9 +45,10 @@ class Gone(Exception):
     """The API server has forgotten the resource version: only a new list helps."""
 
 
-class _Status(msgspec.Struct):
+class Status(msgspec.Struct):
+    """What the API server says of a failure."""
+
     message: str = ""
-    reason: str = ""
     code: int = 0
 
 
@@ -181,9 +182,9 @@ def request(
 
 def _refuse(response: urllib3.BaseHTTPResponse) -> None:
     try:
-        status = msgspec.json.decode(response.data, type=_Status)
+        status = msgspec.json.decode(response.data, type=Status)
     except msgspec.DecodeError:
-        status = _Status(message=str(response.reason or ""))
+        status = Status(message=str(response.reason or ""))
     raise failure_of_status(response.status, status.message, response.headers.get("Retry-After", ""))
 
 

@@ -4,12 +4,12 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 import structlog
 
-from isolator_core.cluster_api import ApiError, Gone, ResourceApi, failure_of_status
+from isolator_core.cluster_api import ApiError, Gone, ResourceApi, Status, failure_of_status
 
 FIRST_BACKOFF_SECONDS = 0.5
 LONGEST_BACKOFF_SECONDS = 30.0
@@ -17,6 +17,7 @@ LONGEST_RETRY_AFTER_SECONDS = 60.0
 WATCH_SECONDS = (240, 480)
 """A watch is asked to end within these, at random, so that replicas do not all come back at once."""
 
+K = TypeVar("K")
 T = TypeVar("T")
 C = TypeVar("C", contravariant=True)
 
@@ -61,18 +62,13 @@ class _Event(msgspec.Struct):
     object: msgspec.Raw
 
 
-class _ErrorStatus(msgspec.Struct):
-    message: str = ""
-    code: int = 0
-
-
 class _ListMetadata(msgspec.Struct, rename="camel"):
     resource_version: str = ""
     continue_: str = msgspec.field(default="", name="continue")
 
 
-class _List(msgspec.Struct, Generic[T]):
-    items: list[T] | None = None
+class _List(msgspec.Struct, Generic[K]):
+    items: list[K] | None = None
     metadata: _ListMetadata = msgspec.field(default_factory=_ListMetadata)
 
 
@@ -84,20 +80,32 @@ _TYPES = frozenset({"ADDED", "MODIFIED", "DELETED", "BOOKMARK"})
 
 _decode_event = msgspec.json.Decoder(_Event).decode
 _decode_versioned = msgspec.json.Decoder(_Versioned).decode
-_decode_status = msgspec.json.Decoder(_ErrorStatus).decode
+_decode_status = msgspec.json.Decoder(Status).decode
 
 
-class ListWatch(Generic[T]):
+def _all_of_it(decoded: T) -> T:
+    return decoded
+
+
+class ListWatch(Generic[K, T]):
     """Keeps a sink in step with the objects of one path. `run` is for a thread of its own.
 
-    `kind` is the msgspec type to which an object is decoded. `wait(seconds)` waits and returns True when it is time to
-    stop.
+    `kind` is the msgspec type to which an object is decoded, and `keep` says what of it goes to the sink, by default
+    all: a list of thousands never holds more. `wait(seconds)` waits and returns True when it is time to stop.
     """
 
-    def __init__(self, api: ResourceApi, kind: type[T], sink: Sink[T], wait: Callable[[float], bool]) -> None:
+    def __init__(
+        self,
+        api: ResourceApi,
+        kind: type[K],
+        sink: Sink[T],
+        wait: Callable[[float], bool],
+        keep: Callable[[K], T] | None = None,
+    ) -> None:
         self._api = api
         self._decode_list = msgspec.json.Decoder(_List[kind]).decode  # type: ignore[valid-type]
         self._decode_object = msgspec.json.Decoder(kind).decode
+        self._keep: Callable[[Any], T] = keep or _all_of_it
         self._sink = sink
         self._wait = wait
         self._version: str | None = None
@@ -117,7 +125,9 @@ class ListWatch(Generic[T]):
             failure: ApiError | None = None
             try:
                 if self._version is None:
-                    self.list()
+                    start = time.monotonic()
+                    objects = self.list()
+                    _log.info("source_read", objects=objects, seconds=round(time.monotonic() - start, 3))
                 self._watch()
             except Gone as error:
                 failure = ApiError("gone", f"410: {error}")
@@ -141,14 +151,16 @@ class ListWatch(Generic[T]):
             if self._wait(seconds):
                 return
 
-    def list(self) -> None:
-        """Read all objects, page by page, and hand them over at once. Raises Gone, ApiError and msgspec.DecodeError."""
-        start = time.monotonic()
+    def list(self) -> int:
+        """Read all objects, page by page, hand them over at once and return how many they are.
+
+        Raises Gone, ApiError and msgspec.DecodeError.
+        """
         objects: list[T] = []
         version, token = "", ""
         while True:
             page = self._decode_list(self._api.page(token))
-            objects += page.items or []
+            objects += map(self._keep, page.items or [])
             # The first page's: every page is of that version, and from an older one nothing is missed.
             version = version or page.metadata.resource_version
             token = page.metadata.continue_
@@ -156,7 +168,7 @@ class ListWatch(Generic[T]):
                 break
         self._sink.replace(objects)
         self._version = version
-        _log.info("source_read", objects=len(objects), seconds=round(time.monotonic() - start, 3))
+        return len(objects)
 
     def _watch(self) -> None:
         for line in self._api.watch(self._version or "", random.randint(*WATCH_SECONDS)):
@@ -169,6 +181,6 @@ class ListWatch(Generic[T]):
             if event.type == "BOOKMARK":
                 self._sink.confirm()
             else:
-                self._sink.apply(event.type, self._decode_object(event.object))
+                self._sink.apply(event.type, self._keep(self._decode_object(event.object)))
             self._version = _decode_versioned(event.object).metadata.resource_version or self._version
             self._progressed = True

@@ -5,7 +5,7 @@ import signal
 import time
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -21,6 +21,9 @@ from isolator_vramd.memory import Memory
 from isolator_vramd.selectors import constraints_of_pod, parse_selector
 from isolator_vramd.server import Server
 from isolator_vramd.store import NodeStore
+
+if TYPE_CHECKING:
+    from kubernetes.client import Configuration
 
 STOP_GRACE_SECONDS = 5.0
 LOG_SECONDS = 1.0
@@ -77,6 +80,14 @@ def _check_source(settings: SourceSettings) -> None:
         raise SettingsError("--kube-context is given without --kubeconfig")
 
 
+def _configuration(settings: SourceSettings) -> "Configuration":
+    # The Kubernetes client takes most of a second to import, which a nodes file need not wait for.
+    from isolator_core import cluster_api
+
+    otherwise = "--kubeconfig (ISOLATOR_VRAMD_KUBECONFIG) or --nodes-file (ISOLATOR_VRAMD_NODES_FILE)"
+    return cluster_api.load_configuration(settings.kubeconfig, settings.kube_context, otherwise=otherwise)
+
+
 def _tls_files(settings: ServeSettings) -> tls.TlsFiles | None:
     if settings.tls_cert_file and settings.tls_key_file:
         return tls.TlsFiles(settings.tls_cert_file, settings.tls_key_file, settings.tls_client_ca_file)
@@ -89,11 +100,9 @@ def _follow(settings: ServeSettings, store: NodeStore, registry: CollectorRegist
     if settings.nodes_file is not None:
         seen = file_source.load(settings.nodes_file, store)
         return file_source.follow(settings.nodes_file, store, seen)
-    # The Kubernetes client takes most of a second to import, which a nodes file need not wait for.
-    from isolator_vramd import cluster, node_api
+    from isolator_vramd import cluster
 
-    configuration = node_api.load_configuration(settings.kubeconfig, settings.kube_context)
-    return cluster.follow(configuration, store, metrics.SourceMetrics(registry))
+    return cluster.follow(_configuration(settings), store, metrics.SourceMetrics(registry))
 
 
 async def _serve(settings: ServeSettings) -> None:
@@ -197,9 +206,9 @@ def _read_once(settings: BasisSettings, store: NodeStore) -> str:
     if settings.nodes_file is not None:
         file_source.load(settings.nodes_file, store)
         return str(settings.nodes_file)
-    from isolator_vramd import cluster, node_api
+    from isolator_vramd import cluster
 
-    configuration = node_api.load_configuration(settings.kubeconfig, settings.kube_context)
+    configuration = _configuration(settings)
     cluster.read(configuration, store)
     return str(configuration.host)
 

@@ -15,12 +15,11 @@ class Annotations(msgspec.Struct):
 
 
 class Metadata(msgspec.Struct):
-    """`name` is empty in bookmarks only."""
+    """`metadata`; a file may lack the name, the API never does."""
 
     name: str = ""
     labels: dict[str, str] | None = None
     annotations: Annotations | None = None
-    resource_version: str = msgspec.field(default="", name="resourceVersion")
 
 
 class NodeInfo(msgspec.Struct, rename="camel"):
@@ -46,18 +45,10 @@ class Node(msgspec.Struct):
     kind: str = "Node"
 
 
-class ListMetadata(msgspec.Struct, rename="camel"):
-    """Where a list ends and which page follows."""
-
-    resource_version: str = ""
-    continue_: str = msgspec.field(default="", name="continue")
-
-
 class NodeList(msgspec.Struct):
     """A NodeList, or the List that `kubectl get nodes -o yaml` prints."""
 
     items: list[Node] | None
-    metadata: ListMetadata = msgspec.field(default_factory=ListMetadata)
     kind: str = "NodeList"
 
 
