@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import datetime
+import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -14,7 +16,7 @@ import structlog
 from pydantic import AfterValidator, Field, model_validator
 
 from isolator_core import names, settings
-from isolator_core.errors import UserError
+from isolator_core.errors import SettingsError, UserError
 from isolator_core.requests import HAMI_NAMES, hami
 from isolator_core.settings import Command, Positional, Settings, StringList
 from isolator_webhook import manifest, review, server
@@ -22,6 +24,9 @@ from isolator_webhook import metrics as metrics_module
 from isolator_webhook.app import Limits, Source, State, app
 from isolator_webhook.basis import Known, Unknown, always
 from isolator_webhook.certificate import FileCertificate
+from isolator_webhook.managed.cluster import SERVICE_ACCOUNT, Api, Objects, in_cluster_url
+from isolator_webhook.managed.keeper import Keeper
+from isolator_webhook.managed.rotation import Policy
 from isolator_webhook.metrics import Metrics
 from isolator_webhook.options import Options, Treatment
 from isolator_webhook.vramd import ClientTls, Vramd
@@ -92,6 +97,26 @@ class Serve(DecisionSettings):
         Path("/etc/tls/tls.crt"), description="serving certificate chain, PEM, read again when it changes"
     )
     key_file: Path = Field(Path("/etc/tls/tls.key"), description="private key of the certificate, PEM")
+    tls: Literal["files", "managed"] = Field(
+        "files", description="take the certificate from those files, or make and rotate it in a Secret"
+    )
+    namespace: str = Field("", description="managed: namespace of Secret, Lease and Service; default the pod's own")
+    secret_name: str = Field("", description="managed: Secret that exists already, empty at first")
+    lease_name: str = Field("", description="managed: Lease that exists already")
+    service_name: str = Field("", description="managed: Service by which the API server calls the webhook")
+    webhook_configurations: StringList = Field(
+        (), description="managed: MutatingWebhookConfigurations that are to trust the certificate"
+    )
+    pod_name: str = Field(socket.gethostname(), description="managed: this pod, as the Service's endpoints name it")
+    api_url: str = Field("", description="managed: the API server; default the pod's own cluster")
+    api_token_file: Path | None = Field(SERVICE_ACCOUNT / "token", description="managed: token for the API server")
+    api_ca_file: Path | None = Field(SERVICE_ACCOUNT / "ca.crt", description="managed: authority of the API server")
+    authority_days: float = Field(1095, gt=0, description="managed: days that an authority is valid")
+    leaf_days: float = Field(90, gt=0, description="managed: days that a certificate is valid")
+    settle_seconds: float = Field(
+        60, gt=0, description="managed: seconds until every API server has seen a changed webhook configuration"
+    )
+    certificate_poll_seconds: float = Field(5, gt=0, le=60, description="managed: seconds between looks at the Secret")
     vramd_address: str = Field(
         f"localhost:{names.VRAMD_PORT}", min_length=1, description="host:port of vramd, or another gRPC target"
     )
@@ -112,6 +137,35 @@ class Serve(DecisionSettings):
             raise ValueError("--vramd-certificate-file is accepted with --vramd-ca-file only")
         return self
 
+    @model_validator(mode="after")
+    def _whole_management(self) -> Self:
+        for name in ("secret_name", "lease_name", "service_name", "webhook_configurations"):
+            if self.tls == "managed" and not getattr(self, name):
+                raise ValueError(f"--{name.replace('_', '-')} is required where --tls is managed")
+        return self
+
+    def keeper(self, tell_expiry: Callable[[float], None]) -> Keeper:
+        """What manages the certificate. Raises SettingsError outside a cluster."""
+        namespace = self.namespace
+        try:
+            namespace = namespace or (SERVICE_ACCOUNT / "namespace").read_text().strip()
+        except OSError as error:
+            raise SettingsError(f"--namespace is required where --tls is managed outside a pod: {error}") from error
+        api = Api(self.api_url or in_cluster_url(), self.api_token_file, self.api_ca_file)
+        host = f"{self.service_name}.{namespace}.svc"
+        return Keeper(
+            Objects(api, namespace, self.secret_name, self.lease_name, self.service_name, self.webhook_configurations),
+            Policy(
+                hosts=(host, f"{host}.cluster.local"),
+                authority_life=datetime.timedelta(days=self.authority_days),
+                leaf_life=datetime.timedelta(days=self.leaf_days),
+                settle=datetime.timedelta(seconds=self.settle_seconds),
+            ),
+            self.pod_name,
+            self.certificate_poll_seconds,
+            tell_expiry,
+        )
+
     def vramd_tls(self) -> ClientTls | None:
         """How to speak TLS to vramd, None for not."""
         if self.vramd_ca_file is None:
@@ -131,7 +185,11 @@ class Review(DecisionSettings):
 def _serve(chosen: Serve) -> int:
     metrics = Metrics()
     state = State()
-    certificate = FileCertificate(chosen.certificate_file, chosen.key_file, metrics.expiry.set)
+    certificate: FileCertificate | Keeper
+    if chosen.tls == "managed":
+        certificate = chosen.keeper(metrics.expiry.set)
+    else:
+        certificate = FileCertificate(chosen.certificate_file, chosen.key_file, metrics.expiry.set)
 
     @contextlib.asynccontextmanager
     async def source() -> AsyncIterator[Source]:

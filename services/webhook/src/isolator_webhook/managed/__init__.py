@@ -1,0 +1,1 @@
+"""TLS that the service manages itself: authority, certificates and their rotation through the Kubernetes API."""

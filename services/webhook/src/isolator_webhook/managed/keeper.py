@@ -1,0 +1,172 @@
+"""What each replica does about certificates: load the leaf, say which it serves, and, as the one writer, rotate."""
+
+import asyncio
+import base64
+import contextlib
+import datetime
+import ssl
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
+
+import structlog
+
+from isolator_core.names import ANNOTATION_PREFIX
+from isolator_webhook import certificate
+from isolator_webhook.managed import authority, rotation
+from isolator_webhook.managed.cluster import ApiFailed, Object, Objects
+from isolator_webhook.managed.rotation import Keyring, Policy
+
+SERIAL_PREFIX = "serial." + ANNOTATION_PREFIX
+"""On the Lease, a key a replica: `serial.kai-resource-isolator.io/POD` is the serial of the leaf that it serves."""
+
+ROTATE_ANNOTATION = ANNOTATION_PREFIX + "rotate"
+"""On the Secret: `leaf` or `ca` has that renewed now."""
+
+LEASE_SECONDS = 30
+
+_log = structlog.get_logger()
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
+
+
+def _time(text: object) -> datetime.datetime | None:
+    try:
+        return datetime.datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+
+
+def holds(lease: Object, pod: str, now: datetime.datetime) -> bool | None:
+    """Whether this pod is the one writer; None where the Lease is free to be taken."""
+    spec = lease.get("spec") or {}
+    holder = spec.get("holderIdentity")
+    renewed = _time(spec.get("renewTime"))
+    life = datetime.timedelta(seconds=spec.get("leaseDurationSeconds") or LEASE_SECONDS)
+    if holder == pod:
+        return True
+    return None if not holder or renewed is None or now - renewed > life else False
+
+
+@dataclass(slots=True)
+class Keeper:
+    """One replica's part. `tell_expiry` gets the time at which the leaf expires, in seconds since 1970."""
+
+    objects: Objects
+    policy: Policy
+    pod: str
+    poll_seconds: float
+    tell_expiry: Callable[[float], None]
+    context: ssl.SSLContext = field(default_factory=certificate.make_context)
+    _leaf: bytes = b""
+
+    def _load(self, keyring: Keyring) -> None:
+        if keyring.leaf is None or keyring.leaf.certificate == self._leaf:
+            return
+        leaf = certificate.load(self.context, keyring.leaf.certificate, keyring.leaf.key)
+        self._leaf = keyring.leaf.certificate
+        self.tell_expiry(leaf.not_valid_after_utc.timestamp())
+        _log.info("certificate", serial=f"{leaf.serial_number:x}", expires=leaf.not_valid_after_utc.isoformat())
+
+    def _acknowledge(self) -> None:
+        if not self._leaf:
+            return
+        lease = self.objects.read_lease()
+        serial = authority.serial(self._leaf)
+        key = SERIAL_PREFIX + self.pod
+        if ((lease.get("metadata") or {}).get("annotations") or {}).get(key) != serial:
+            self.objects.write_lease(None, {"metadata": {"annotations": {key: serial}}})
+
+    def _lead(self, lease: Object, now: datetime.datetime) -> bool:
+        """Take or renew the Lease. False where another replica is the writer."""
+        held = holds(lease, self.pod, now)
+        if held is False:
+            return False
+        renewed = _time((lease.get("spec") or {}).get("renewTime"))
+        if held and renewed is not None and now - renewed < datetime.timedelta(seconds=LEASE_SECONDS / 3):
+            return True
+        spec = {
+            "holderIdentity": self.pod,
+            "leaseDurationSeconds": LEASE_SECONDS,
+            "renewTime": now.isoformat(timespec="microseconds").replace("+00:00", "Z"),
+        }
+        try:
+            self.objects.write_lease(lease["metadata"]["resourceVersion"], {"spec": spec})
+        except ApiFailed as failed:
+            if failed.status == 409:
+                return False
+            raise
+        if held is None:
+            _log.info("writer", pod=self.pod)
+        return True
+
+    def _acknowledged(self, keyring: Keyring) -> bool:
+        """Whether every pod that may be called serves the present leaf. Forgets pods that are gone."""
+        if keyring.leaf is None:
+            return False
+        lease = self.objects.read_lease()
+        found = (lease["metadata"].get("annotations") or {}).items()
+        known = {key.removeprefix(SERIAL_PREFIX): value for key, value in found if key.startswith(SERIAL_PREFIX)}
+        serving = self.objects.serving_pods() | {self.pod}
+        serial = authority.serial(keyring.leaf.certificate)
+        if not all(known.get(pod) == serial for pod in serving):
+            return False
+        gone = {SERIAL_PREFIX + pod: None for pod in known if pod not in serving}
+        if gone:
+            self.objects.write_lease(None, {"metadata": {"annotations": gone}})
+        return True
+
+    def _rotate(self, secret: Object, keyring: Keyring, now: datetime.datetime) -> Keyring:
+        """Bring the bundle into place, or take one step. Returns the keyring as it is afterwards."""
+        metadata = secret["metadata"]
+        wish = (metadata.get("annotations") or {}).get(ROTATE_ANNOTATION, "")
+        after, name = keyring, ""
+        if keyring.authority is not None:
+            in_place = self.objects.put_bundle(base64.b64encode(keyring.bundle()).decode())
+            # A bundle that had to be put back was not in place all the time: its time starts anew.
+            after = keyring.note_bundled(now) if in_place else replace(keyring, bundled="")
+        acknowledged = after.going is not None and self._acknowledged(after)
+        found = rotation.step(after, self.policy, now, acknowledged=acknowledged, wish=wish)
+        if found is not None:
+            name, after = found
+        if after == keyring:
+            return keyring
+        granted = wish and name in ("authority announced", "leaf renewed")
+        self.objects.write_secret(
+            metadata["resourceVersion"], rotation.to_secret(after), {ROTATE_ANNOTATION: None} if granted else {}
+        )
+        if name:
+            _log.info("rotation", step=name)
+        return after
+
+    def turn(self) -> Keyring:
+        """One look at the cluster, and as the one writer what follows from it. Raises ApiFailed, ValueError."""
+        now = _now()
+        secret, lease = self.objects.read_secret(), self.objects.read_lease()
+        keyring = rotation.from_secret(secret.get("data"))
+        return self._rotate(secret, keyring, now) if self._lead(lease, now) else keyring
+
+    async def _turns(self) -> None:
+        while True:
+            try:
+                # On the event loop's own thread: no handshake may come between a new certificate and its key.
+                self._load(await asyncio.to_thread(self.turn))
+                await asyncio.to_thread(self._acknowledge)
+            except ApiFailed as failed:
+                if failed.status != 409:
+                    _log.warning("certificate_api_failed", error=str(failed))
+            except (ValueError, OSError) as error:
+                _log.error("certificate_unusable", error=str(error))
+            await asyncio.sleep(self.poll_seconds if self._leaf else min(self.poll_seconds, 1))
+
+    @contextlib.asynccontextmanager
+    async def followed(self) -> AsyncIterator[None]:
+        """Keep the certificate for the length of a block, which begins once there is one."""
+        task = asyncio.create_task(self._turns())
+        try:
+            while not self._leaf:
+                await asyncio.sleep(0.05)
+            yield
+        finally:
+            task.cancel()
