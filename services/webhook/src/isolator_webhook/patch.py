@@ -88,7 +88,7 @@ def _above(path: str, other: str) -> bool:
     return path == other or other.startswith(path.rstrip("/") + "/")
 
 
-def _patch_mounts(container: Container, where: str, desired: Sequence[VolumeMount]) -> list[Operation]:
+def patch_mounts(container: Container, where: str, desired: Sequence[VolumeMount]) -> list[Operation]:
     """Add the mounts. Raises Conflict for a mount of the author's that would hide, change or borrow ours."""
     by_path = {mount.mount_path: mount for mount in desired}
     present = set()
@@ -122,7 +122,7 @@ def _field(where: str) -> str:
     return f"{spec}.{array}[{position}]"
 
 
-def _patch_variables(
+def patch_variables(
     container: Container, where: str, desired: Iterable[WrittenVariable]
 ) -> tuple[list[Operation], list[str]]:
     """Add the variables that are missing, and remove those that would outdo the limit, telling which."""
@@ -167,16 +167,16 @@ def build(pod: Pod, share: Share, basis: Basis, options: Options) -> Patch:
             where = f"/spec/{array}/{position}"
             request = shares.get(names.container_index(position, init=init))
             if request is None:
-                _patch_mounts(container, where, ())
+                patch_mounts(container, where, ())
                 continue
             text = wanted.request_text(request, basis, options, exempt=share.exempt)
             annotations[names.REQUEST_ANNOTATION + request.index] = text
             if share.translate:
                 annotations |= translate.annotations(request)
                 containers += translate.resources(container, where, request, options.resources)
-            containers += _patch_mounts(container, where, wanted.mounts(request.index, options))
+            containers += patch_mounts(container, where, wanted.mounts(request.index, options))
             desired = wanted.variables(request, basis, options, exempt=share.exempt)
-            operations, removed = _patch_variables(container, where, desired)
+            operations, removed = patch_variables(container, where, desired)
             containers += operations
             told += removed
     if told:

@@ -42,6 +42,7 @@ class AdmissionRequest(_Read):
     namespace: str = ""
     dry_run: bool | None = None
     object: Raw = Raw(b"null")
+    old_object: Raw = Raw(b"null")
 
 
 class AdmissionReview(_Read):
@@ -183,6 +184,10 @@ class Container(_Read):
         return {} if self.resources is None else self.resources.limits or {}
 
 
+class EphemeralContainer(Container):
+    target_container_name: str = ""
+
+
 class SelectorRequirement(_Read):
     key: str = ""
     operator: str = ""
@@ -213,6 +218,7 @@ class Os(_Read):
 class PodSpec(_Read):
     containers: list[Container]
     init_containers: list[Container] | None = None
+    ephemeral_containers: list[EphemeralContainer] | None = None
     volumes: list[Volume] | None = None
     node_selector: dict[str, str] | None = None
     affinity: Affinity | None = None

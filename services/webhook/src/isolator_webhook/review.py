@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import msgspec
 import structlog
 
-from isolator_webhook import patch
+from isolator_webhook import ephemeral, patch
 from isolator_webhook.basis import AskBasis, Basis, Known
 from isolator_webhook.decision import Deny, Share, Skip, decide
 from isolator_webhook.json_patch import Operation
@@ -80,9 +80,12 @@ def decode(body: bytes) -> AdmissionReview:
     return review
 
 
-def _creates_a_pod(request: AdmissionRequest) -> bool:
-    kind = (request.kind.group, request.kind.version, request.kind.kind)
-    return request.operation == "CREATE" and kind == ("", "v1", "Pod") and not request.sub_resource
+def _concerns(request: AdmissionRequest) -> str:
+    """What the request does to a pod that concerns us: `create`, `debug` (new ephemeral containers), or nothing."""
+    if (request.kind.group, request.kind.version, request.kind.kind) != ("", "v1", "Pod"):
+        return ""
+    kinds = {("CREATE", ""): "create", ("UPDATE", "ephemeralcontainers"): "debug"}
+    return kinds.get((request.operation, request.sub_resource), "")
 
 
 async def _admit(pod: Pod, ask: AskBasis, options: Options, treatment: Treatment) -> Outcome:
@@ -105,6 +108,22 @@ async def _admit(pod: Pod, ask: AskBasis, options: Options, treatment: Treatment
     )
 
 
+async def _debug(pod: Pod, request: AdmissionRequest, ask: AskBasis, options: Options, treatment: Treatment) -> Outcome:
+    """Ephemeral containers of a pod that shares a GPU; of a pod that asks wrongly they get none."""
+    decision = decide(pod, options, treatment)
+    if isinstance(decision, Skip):
+        return Outcome("allowed", decision.reason)
+    share = decision if isinstance(decision, Share) else None
+    old = _pod_decoder.decode(request.old_object)
+    before = [container.name for container in old.spec.ephemeral_containers or ()]
+    basis = await ask(pod.spec)
+    try:
+        built = ephemeral.build(pod, before, share, basis, options)
+    except patch.Conflict as conflict:
+        return Outcome("denied", "conflict", str(conflict))
+    return Outcome("patched", "ephemeral", operations=built.operations, notices=built.notices)
+
+
 def _audit(share: Share, basis: Basis, notices: list[str]) -> dict[str, str]:
     """What the API server's audit log says about a pod; it puts the webhook's name before the keys."""
     shares = [
@@ -120,13 +139,16 @@ async def outcome(
     request: AdmissionRequest, ask: AskBasis, options: Options, treatment: Treatment = "default"
 ) -> Outcome:
     """What becomes of one request. Never raises: a fault of ours refuses the pod and is logged with an identifier."""
-    if not _creates_a_pod(request):
-        return Outcome("allowed", "not_a_pod_create")
+    concerns = _concerns(request)
+    if not concerns:
+        return Outcome("allowed", "no_concern")
     try:
         pod = _pod_decoder.decode(request.object)
     except msgspec.MsgspecError as error:
         return Outcome("denied", "malformed_pod", f"the pod cannot be read: {error}", code=400)
     try:
+        if concerns == "debug":
+            return await _debug(pod, request, ask, options, treatment)
         return await _admit(pod, ask, options, treatment)
     except Exception:
         return _internal_error(request, options)

@@ -1,0 +1,69 @@
+"""Containers that are added to a running pod (`kubectl debug`): the target's limit, or no GPU at all.
+
+Only the ephemeral containers of a pod may change there, and they may mount what the pod has, whole
+(Kubernetes: pkg/apis/core/validation, ValidatePodEphemeralContainersUpdate).
+"""
+
+from collections.abc import Iterable
+
+from isolator_core import names
+from isolator_core.requests import Request
+from isolator_webhook import wanted
+from isolator_webhook.basis import Basis
+from isolator_webhook.decision import Share
+from isolator_webhook.json_patch import Operation, append
+from isolator_webhook.options import Options
+from isolator_webhook.patch import Patch, patch_mounts, patch_variables
+from isolator_webhook.pod import EphemeralContainer, Pod, WrittenVariable
+
+DEVICES_VARIABLE = "NVIDIA_VISIBLE_DEVICES"
+
+
+def _managed(pod: Pod, request: Request, options: Options) -> bool:
+    """Whether the pod was admitted with the volumes that cap this request's container."""
+    present = {volume.name for volume in pod.spec.volumes or ()}
+    needed = {mount.name for mount in wanted.mounts(request.index, options)}
+    return needed <= present and names.REQUEST_ANNOTATION + request.index in pod.annotations
+
+
+def _without_gpu(container: EphemeralContainer, where: str) -> list[Operation]:
+    """`void` hides every GPU from the NVIDIA runtime, whatever the image or envFrom say."""
+    void = WrittenVariable(DEVICES_VARIABLE, value="void")
+    found = [(variable.name, variable.value) for variable in container.env or ()]
+    if [value for name, value in found if name == DEVICES_VARIABLE] == ["void"]:
+        return []
+    others = [position for position, (name, _) in enumerate(found) if name == DEVICES_VARIABLE]
+    removed = [Operation("remove", f"{where}/env/{position}") for position in reversed(others)]
+    return removed + append(f"{where}/env", container.env is None, [void])
+
+
+def build(pod: Pod, before: Iterable[str], share: Share | None, basis: Basis, options: Options) -> Patch:
+    """The patch for ephemeral containers that are not among the names `before`.
+
+    Raises Conflict for one that mounts a volume of ours elsewhere, or something of its own where ours goes.
+    """
+    operations: list[Operation] = []
+    told: list[str] = []
+    shares = {request.container: request for request in (() if share is None else share.requests)}
+    known = set(before)
+    for position, container in enumerate(pod.spec.ephemeral_containers or ()):
+        if container.name in known:
+            continue
+        where = f"/spec/ephemeralContainers/{position}"
+        request = shares.get(container.target_container_name)
+        if request is None or share is None or not _managed(pod, request, options):
+            operations += [*patch_mounts(container, where, ()), *_without_gpu(container, where)]
+            told.append(
+                f"ephemeral container {container.name}: it sees no GPU ({DEVICES_VARIABLE}=void): accepted for a GPU "
+                f"is a target (--target) that has a share, {', '.join(shares) or 'which no container of this pod has'}"
+            )
+            continue
+        operations += patch_mounts(container, where, wanted.mounts(request.index, options))
+        desired = wanted.variables(request, basis, options, exempt=share.exempt)
+        added, removed = patch_variables(container, where, desired)
+        operations += added
+        told += removed
+        reason = container.may_unmount()
+        if reason is not None:
+            told.append(f"ephemeral container {container.name}: {reason} lets it unmount what caps it")
+    return Patch(operations, told)
