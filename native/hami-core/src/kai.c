@@ -42,9 +42,25 @@ bool fraction_parse(struct span text, struct fraction *fraction)
     return any && digits > 0 && digits <= power_of_ten(places);
 }
 
+/* Bit by bit, since a compiler's own division of this width lives in a library of its own. */
+static wide divide(wide dividend, uint64_t divisor, uint64_t *remainder)
+{
+    wide quotient = 0, rest = 0;
+    for (unsigned bit = 128; bit-- > 0;) {
+        rest = rest << 1 | (dividend >> bit & 1);
+        quotient <<= 1;
+        if (rest >= divisor) {
+            rest -= divisor;
+            quotient |= 1;
+        }
+    }
+    *remainder = (uint64_t)rest;
+    return quotient;
+}
+
 uint64_t fraction_of(struct fraction fraction, uint64_t bytes)
 {
-    uint64_t product = (uint64_t)((wide)fraction.digits * bytes / power_of_ten(fraction.places));
+    uint64_t remainder, product = (uint64_t)divide((wide)fraction.digits * bytes, power_of_ten(fraction.places), &remainder);
     return product > 0 ? product : 1;
 }
 
@@ -58,9 +74,9 @@ static struct binary nearest_float64(struct fraction fraction)
 {
     uint64_t divisor = power_of_ten(fraction.places);
     unsigned shift = 64;
-    wide scaled = (wide)fraction.digits << shift;
-    wide quotient = scaled / divisor;
-    bool inexact = scaled % divisor != 0;
+    uint64_t remainder;
+    wide quotient = divide((wide)fraction.digits << shift, divisor, &remainder);
+    bool inexact = remainder != 0;
     /* Keep 53 bits, and in the bits below them whether anything was lost. */
     unsigned drop = 0;
     while (quotient >> (53 + drop))
