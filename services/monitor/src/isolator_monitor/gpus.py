@@ -91,8 +91,8 @@ class Nvml:
 
     def _gpu(self, index: int) -> Gpu | None:
         handle = self._ask(pynvml.nvmlDeviceGetHandleByIndex, index)
-        uuid = handle and self._ask(pynvml.nvmlDeviceGetUUID, handle)
-        if not uuid:
+        uuid = None if handle is None else self._ask(pynvml.nvmlDeviceGetUUID, handle)
+        if uuid is None:
             return None
         memory = self._ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
         utilization = self._ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
@@ -101,9 +101,9 @@ class Nvml:
             index=index,
             uuid=uuid,
             name=self._ask(pynvml.nvmlDeviceGetName, handle) or "",
-            memory_total=memory and int(memory.total),
-            memory_used=memory and int(memory.used),
-            utilization=utilization and int(utilization.gpu),
+            memory_total=None if memory is None else int(memory.total),
+            memory_used=None if memory is None else int(memory.used),
+            utilization=None if utilization is None else int(utilization.gpu),
             processes=None if processes is None else self._processes(uuid, handle, processes),
             mig=self._mig(handle),
         )
@@ -122,13 +122,13 @@ class Nvml:
 
     def _mig(self, handle: Any) -> tuple[str, ...]:
         mode = self._ask(pynvml.nvmlDeviceGetMigMode, handle)
-        if not mode or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
+        if mode is None or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
             return ()
         found = []
         for index in range(self._ask(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
             device = self._ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
-            uuid = device and self._ask(pynvml.nvmlDeviceGetUUID, device)
-            if uuid:
+            uuid = None if device is None else self._ask(pynvml.nvmlDeviceGetUUID, device)
+            if uuid is not None:
                 found.append(uuid)
         return tuple(found)
 
