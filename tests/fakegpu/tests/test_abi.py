@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from isolator_testing.tools import require, skip_or_fail
 from tests.fakegpu.machine import FOLDER
 from tests.fakegpu.references import CUDA_WHEELS, Unavailable, cuda_headers, nvml_headers
-
-from isolator_testing.tools import require, skip_or_fail
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,8 @@ import time
 from contextlib import ExitStack
 
 import pytest
-from tests.fakegpu.machine import CONTEXT_BYTES, LIBRARIES, MIB, Machine
-
 from isolator_testing.tools import require, require_root
+from tests.fakegpu.machine import CONTEXT_BYTES, LIBRARIES, MIB, Machine
 
 CAPACITY = 15360 * MIB
 GIB = 1024 * MIB

@@ -209,7 +209,7 @@ static bool parse_line(struct parser *parser, char *text) {
                                                  .compute_major = 7,
                                                  .compute_minor = 5,
                                                  .clock_mhz = 1590,
-                                                 .pci_bus = (unsigned)config->device_count + 3,
+                                                 .pci_device = (unsigned)config->device_count + 3,
                                                  .first_line = parser->line};
         return true;
     }

@@ -1,3 +1,4 @@
+#include "../common/faults.h"
 #include "nvml.h"
 
 #include <pthread.h>
@@ -95,15 +96,16 @@ nvmlReturn_t nvmlShutdown(void) {
     return result;
 }
 
-nvmlReturn_t nvml_ready(const void *out) {
+nvmlReturn_t nvml_ready_as(const char *call, const void *out) {
     if (atomic_load(&users) == 0) {
         return NVML_ERROR_UNINITIALIZED;
     }
-    return out == NULL ? NVML_ERROR_INVALID_ARGUMENT : NVML_SUCCESS;
+    nvmlReturn_t fault = (nvmlReturn_t)fault_of(call);
+    return fault == NVML_SUCCESS && out == NULL ? NVML_ERROR_INVALID_ARGUMENT : fault;
 }
 
-nvmlReturn_t nvml_check(nvmlDevice_t device, const void *out) {
-    nvmlReturn_t result = nvml_ready(out);
+nvmlReturn_t nvml_check_as(const char *call, nvmlDevice_t device, const void *out) {
+    nvmlReturn_t result = nvml_ready_as(call, out);
     bool card = device >= nvml.card && device < nvml.card + nvml.cards;
     bool instance = device >= nvml.instance && device < nvml.instance + nvml.instances;
     return result == NVML_SUCCESS && !card && !instance ? NVML_ERROR_INVALID_ARGUMENT : result;

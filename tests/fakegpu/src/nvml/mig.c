@@ -57,8 +57,8 @@ nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned int *is_m
     return result;
 }
 
-static nvmlReturn_t instance_id(nvmlDevice_t device, unsigned int *id, unsigned value) {
-    nvmlReturn_t result = nvml_check(device, id);
+static nvmlReturn_t instance_id_as(const char *call, nvmlDevice_t device, unsigned int *id, unsigned value) {
+    nvmlReturn_t result = nvml_check_as(call, device, id);
     if (result != NVML_SUCCESS) {
         return result;
     }
@@ -70,7 +70,7 @@ static nvmlReturn_t instance_id(nvmlDevice_t device, unsigned int *id, unsigned 
 }
 
 nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t device, unsigned int *id) {
-    return instance_id(device, id, device == NULL ? 0 : device->index + 1);
+    return instance_id_as(__func__, device, id, device == NULL ? 0 : device->index + 1);
 }
 
-nvmlReturn_t nvmlDeviceGetComputeInstanceId(nvmlDevice_t device, unsigned int *id) { return instance_id(device, id, 0); }
+nvmlReturn_t nvmlDeviceGetComputeInstanceId(nvmlDevice_t device, unsigned int *id) { return instance_id_as(__func__, device, id, 0); }

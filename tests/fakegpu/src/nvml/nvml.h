@@ -26,11 +26,14 @@ struct nvml {
 
 extern struct nvml nvml;
 
-/* NVML_ERROR_UNINITIALIZED outside of nvmlInit and nvmlShutdown; invalid argument if out is NULL. */
-nvmlReturn_t nvml_ready(const void *out);
-
-/* The same, and whether the handle is one of ours. */
-nvmlReturn_t nvml_check(nvmlDevice_t device, const void *out);
+/*
+ * How a call begins: NVML_ERROR_UNINITIALIZED outside of nvmlInit and nvmlShutdown, a fault that it was told to answer
+ * with, invalid argument if out is NULL or the handle is none of ours.
+ */
+#define nvml_ready(out) nvml_ready_as(__func__, out)
+#define nvml_check(device, out) nvml_check_as(__func__, device, out)
+nvmlReturn_t nvml_ready_as(const char *call, const void *out);
+nvmlReturn_t nvml_check_as(const char *call, nvmlDevice_t device, const void *out);
 
 /* Copies text with its end; NVML_ERROR_INSUFFICIENT_SIZE if it does not fit. */
 nvmlReturn_t nvml_text(char *out, unsigned length, const char *text);

@@ -36,8 +36,8 @@ static unsigned find_holders(nvmlDevice_t device, struct holder holders[MAX_PROC
     return count;
 }
 
-static nvmlReturn_t list(nvmlDevice_t device, unsigned *count, void *out, size_t entry) {
-    nvmlReturn_t result = nvml_check(device, count);
+static nvmlReturn_t list_as(const char *call, nvmlDevice_t device, unsigned *count, void *out, size_t entry) {
+    nvmlReturn_t result = nvml_check_as(call, device, count);
     if (result != NVML_SUCCESS) {
         return result;
     }
@@ -61,8 +61,8 @@ static nvmlReturn_t list(nvmlDevice_t device, unsigned *count, void *out, size_t
     return NVML_SUCCESS;
 }
 
-static nvmlReturn_t nobody(nvmlDevice_t device, unsigned *count) {
-    nvmlReturn_t result = nvml_check(device, count);
+static nvmlReturn_t nobody_as(const char *call, nvmlDevice_t device, unsigned *count) {
+    nvmlReturn_t result = nvml_check_as(call, device, count);
     if (result == NVML_SUCCESS) {
         *count = 0;
     }
@@ -71,52 +71,52 @@ static nvmlReturn_t nobody(nvmlDevice_t device, unsigned *count) {
 
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned int *count,
                                                   nvmlProcessInfo_v1_t *infos) {
-    return list(device, count, infos, sizeof *infos);
+    return list_as(__func__, device, count, infos, sizeof *infos);
 }
 
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int *count,
                                                      nvmlProcessInfo_v2_t *infos) {
-    return list(device, count, infos, sizeof *infos);
+    return list_as(__func__, device, count, infos, sizeof *infos);
 }
 
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
                                                      nvmlProcessInfo_t *infos) {
-    return list(device, count, infos, sizeof *infos);
+    return list_as(__func__, device, count, infos, sizeof *infos);
 }
 
 /* Nobody draws, and there is no MPS server. */
 nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses(nvmlDevice_t device, unsigned int *count,
                                                    nvmlProcessInfo_v1_t *infos) {
     (void)infos;
-    return nobody(device, count);
+    return nobody_as(__func__, device, count);
 }
 
 nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t device, unsigned int *count,
                                                       nvmlProcessInfo_v2_t *infos) {
     (void)infos;
-    return nobody(device, count);
+    return nobody_as(__func__, device, count);
 }
 
 nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
                                                       nvmlProcessInfo_t *infos) {
     (void)infos;
-    return nobody(device, count);
+    return nobody_as(__func__, device, count);
 }
 
 nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses(nvmlDevice_t device, unsigned int *count,
                                                      nvmlProcessInfo_v1_t *infos) {
     (void)infos;
-    return nobody(device, count);
+    return nobody_as(__func__, device, count);
 }
 
 nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int *count,
                                                         nvmlProcessInfo_v2_t *infos) {
     (void)infos;
-    return nobody(device, count);
+    return nobody_as(__func__, device, count);
 }
 
 nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
                                                         nvmlProcessInfo_t *infos) {
     (void)infos;
-    return nobody(device, count);
+    return nobody_as(__func__, device, count);
 }

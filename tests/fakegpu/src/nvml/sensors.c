@@ -3,8 +3,8 @@
 
 enum { CELSIUS = 40, POWER_MW = 27000, POWER_LIMIT_MW = 70000, MEMORY_CLOCK_MHZ = 5001, BRAND_TESLA = 2, PSTATE = 0 };
 
-static nvmlReturn_t reading(nvmlDevice_t device, unsigned int *out, unsigned value) {
-    nvmlReturn_t result = nvml_check(device, out);
+static nvmlReturn_t reading_as(const char *call, nvmlDevice_t device, unsigned int *out, unsigned value) {
+    nvmlReturn_t result = nvml_check_as(call, device, out);
     if (result == NVML_SUCCESS) {
         *out = value;
     }
@@ -12,23 +12,23 @@ static nvmlReturn_t reading(nvmlDevice_t device, unsigned int *out, unsigned val
 }
 
 nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, nvmlTemperatureSensors_t sensor, unsigned int *celsius) {
-    return sensor != 0 ? NVML_ERROR_INVALID_ARGUMENT : reading(device, celsius, CELSIUS);
+    return sensor != 0 ? NVML_ERROR_INVALID_ARGUMENT : reading_as(__func__, device, celsius, CELSIUS);
 }
 
 nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int *milliwatts) {
-    return reading(device, milliwatts, POWER_MW);
+    return reading_as(__func__, device, milliwatts, POWER_MW);
 }
 
 nvmlReturn_t nvmlDeviceGetPowerManagementLimit(nvmlDevice_t device, unsigned int *milliwatts) {
-    return reading(device, milliwatts, POWER_LIMIT_MW);
+    return reading_as(__func__, device, milliwatts, POWER_LIMIT_MW);
 }
 
 nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned int *milliwatts) {
-    return reading(device, milliwatts, POWER_LIMIT_MW);
+    return reading_as(__func__, device, milliwatts, POWER_LIMIT_MW);
 }
 
 nvmlReturn_t nvmlDeviceGetPerformanceState(nvmlDevice_t device, nvmlPstates_t *state) {
-    return reading(device, (unsigned int *)state, PSTATE);
+    return reading_as(__func__, device, (unsigned int *)state, PSTATE);
 }
 
 nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, nvmlClockType_t type, unsigned int *mhz) {
@@ -49,17 +49,17 @@ nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, nvmlClockType_t type, u
 }
 
 nvmlReturn_t nvmlDeviceGetPersistenceMode(nvmlDevice_t device, nvmlEnableState_t *mode) {
-    return reading(device, (unsigned int *)mode, 1);
+    return reading_as(__func__, device, (unsigned int *)mode, 1);
 }
 
 nvmlReturn_t nvmlDeviceGetDisplayActive(nvmlDevice_t device, nvmlEnableState_t *active) {
-    return reading(device, (unsigned int *)active, 0);
+    return reading_as(__func__, device, (unsigned int *)active, 0);
 }
 
 nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t device, nvmlComputeMode_t *mode) {
-    return reading(device, (unsigned int *)mode, 0);
+    return reading_as(__func__, device, (unsigned int *)mode, 0);
 }
 
 nvmlReturn_t nvmlDeviceGetBrand(nvmlDevice_t device, nvmlBrandType_t *brand) {
-    return reading(device, (unsigned int *)brand, BRAND_TESLA);
+    return reading_as(__func__, device, (unsigned int *)brand, BRAND_TESLA);
 }

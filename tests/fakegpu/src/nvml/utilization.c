@@ -13,8 +13,8 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
     return NVML_SUCCESS;
 }
 
-static nvmlReturn_t idle(nvmlDevice_t device, unsigned *percent, unsigned *period_us) {
-    nvmlReturn_t result = nvml_check(device, period_us == NULL ? NULL : percent);
+static nvmlReturn_t idle_as(const char *call, nvmlDevice_t device, unsigned *percent, unsigned *period_us) {
+    nvmlReturn_t result = nvml_check_as(call, device, period_us == NULL ? NULL : percent);
     if (result == NVML_SUCCESS) {
         *percent = 0;
         *period_us = 167000;
@@ -23,9 +23,9 @@ static nvmlReturn_t idle(nvmlDevice_t device, unsigned *percent, unsigned *perio
 }
 
 nvmlReturn_t nvmlDeviceGetEncoderUtilization(nvmlDevice_t device, unsigned int *percent, unsigned int *period_us) {
-    return idle(device, percent, period_us);
+    return idle_as(__func__, device, percent, period_us);
 }
 
 nvmlReturn_t nvmlDeviceGetDecoderUtilization(nvmlDevice_t device, unsigned int *percent, unsigned int *period_us) {
-    return idle(device, percent, period_us);
+    return idle_as(__func__, device, percent, period_us);
 }
