@@ -50,6 +50,7 @@ static void reap(void)
 {
     int saved = errno;
     lock_take(&process->reaping);
+    slot_keep(&container.region, process->slot, &container.self);
     slot_reap(&container.region, &container.self);
     lock_drop(&process->reaping);
     errno = saved;

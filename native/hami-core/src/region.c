@@ -46,7 +46,18 @@ static int create(const char *path)
     return file;
 }
 
-static bool open_lock_file(struct region *region, char *reason)
+/* A program that has closed its standard streams must not find ours in their place. Before any lock is taken: closing a descriptor
+ * drops them. */
+static int above_standard(int file)
+{
+    if (file < 0 || file > STDERR_FILENO)
+        return file;
+    int moved = fcntl(file, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    close(file);
+    return moved;
+}
+
+bool region_keep_lock_file(struct region *region, char *reason)
 {
     char path[PATH_BYTES + 8];
     struct stat status;
@@ -61,6 +72,7 @@ static bool open_lock_file(struct region *region, char *reason)
         if (region->lock_file < 0 && errno == EEXIST)
             region->lock_file = open(path, OPEN_FLAGS);
     }
+    region->lock_file = above_standard(region->lock_file);
     if (region->lock_file < 0 || !descriptor_status(region->lock_file, &status))
         return fail(reason, path, strerror(errno));
     if (!S_ISREG(status.st_mode))
@@ -282,10 +294,10 @@ bool region_open(struct region *region, const char *path, bool managed, char *re
     int file;
 
     if (region->file && strcmp(region->path, path) == 0)
-        return open_lock_file(region, reason);
+        return region_keep_lock_file(region, reason);
     region->managed = managed;
     snprintf(region->path, sizeof(region->path), "%s", path);
-    if (!open_lock_file(region, reason))
+    if (!region_keep_lock_file(region, reason))
         return false;
     bool opened = open_ready(region, &file, reason);
     if (file >= 0)
@@ -317,6 +329,7 @@ void region_watch(struct region *region, const char *path)
     region->lock_file = open(lock_path, OPEN_FLAGS);
     if (region->lock_file < 0)
         region->lock_file = open(lock_path, (OPEN_FLAGS & ~O_RDWR) | O_RDONLY);
+    region->lock_file = above_standard(region->lock_file);
     if (region->lock_file >= 0 && descriptor_status(region->lock_file, &status)) {
         region->lock_device = status.st_dev;
         region->lock_inode = status.st_ino;

@@ -24,6 +24,9 @@ struct region {
 /* Opens the region at `path`, making or re-making it where that is allowed, and maps it. False: reason[REASON_BYTES] says why. */
 bool region_open(struct region *region, const char *path, bool managed, char *reason);
 
+/* Opens usage.lock again if the program has closed it. False: reason. */
+bool region_keep_lock_file(struct region *region, char *reason);
+
 /* The gate: shared to take a slot, exclusive to change what all share. False: reason names who holds it. */
 bool region_gate(struct region *region, bool exclusive, char *reason);
 void region_gate_drop(struct region *region);

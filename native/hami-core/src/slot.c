@@ -128,7 +128,9 @@ bool slot_reap(struct region *region, const struct identity *self)
     return reaped;
 }
 
-void slot_keep(struct region *region, unsigned slot)
+void slot_keep(struct region *region, unsigned slot, const struct identity *self)
 {
-    record_lock_try(region->lock_file, F_WRLCK, slot, 1);
+    char reason[REASON_BYTES];
+    if (region_keep_lock_file(region, reason) && is_mine(&region->file->extension.slots[slot], self))
+        record_lock_try(region->lock_file, F_WRLCK, slot, 1);
 }

@@ -20,7 +20,7 @@ void slot_drop(struct region *region, unsigned slot);
  * True: something was given back. */
 bool slot_reap(struct region *region, const struct identity *self);
 
-/* Takes the lock byte of the own slot again if a closed descriptor dropped it. */
-void slot_keep(struct region *region, unsigned slot);
+/* Takes the lock byte of the own slot again, in case a closed descriptor dropped it. */
+void slot_keep(struct region *region, unsigned slot, const struct identity *self);
 
 #endif

@@ -118,6 +118,21 @@ TEST(a_child_that_ends_takes_nothing_of_its_parent_away)
     CHECK_TEXT(client_do(&parent, "info"), info(147 * MIB, LIMIT));
 }
 
+/* Closing a descriptor drops record locks, and the memory is still the program's. */
+TEST(a_program_that_closes_every_descriptor_keeps_its_slot)
+{
+    struct world world = world_make();
+    world_limits(&world, MEMORY, "4147m");
+    struct client daemon = started(&world, "handle"), other = started(&world, "handle");
+    CHECK_TEXT(client_do(&daemon, "alloc 3g"), "0");
+    CHECK_TEXT(client_do(&daemon, "close-all"), "0");
+    CHECK_TEXT(client_do(&other, "alloc 2g"), "2");
+    CHECK_TEXT(client_do(&daemon, "alloc 2g"), "2");
+    CHECK_TEXT(client_do(&other, "alloc 2g"), "2");
+    client_kill(&daemon);
+    CHECK_TEXT(client_do(&other, "alloc 2g"), "0");
+}
+
 /* The driver answers 3 to all that such a child asks, and so do we. */
 TEST(a_child_of_a_program_that_uses_cuda_gets_the_drivers_error)
 {

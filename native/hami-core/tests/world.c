@@ -131,10 +131,10 @@ struct client client_start(const struct world *world, const char *way, const cha
     client.pid = fork();
     CHECK(client.pid >= 0);
     if (client.pid == 0) {
-        char preload[WORLD_PATH + 32], gpu[WORLD_PATH + 32], path[WORLD_PATH], *variables[32] = {preload, gpu, "LD_LIBRARY_PATH=" FAKEGPU};
+        char preload[2 * WORLD_PATH], gpu[WORLD_PATH + 32], path[WORLD_PATH], *variables[32] = {preload, gpu, "LD_LIBRARY_PATH=" FAKEGPU};
         unsigned count = 3;
         int errors = open(client.errors_path, O_WRONLY | O_CREAT | O_APPEND, 0666);
-        snprintf(preload, sizeof(preload), "LD_PRELOAD=%s", world->library);
+        snprintf(preload, sizeof(preload), "LD_PRELOAD=" RUNTIME ":%s", world->library);
         snprintf(gpu, sizeof(gpu), "FAKEGPU_CONFIG=%s", world_path(world, "fakegpu.conf", path));
         while (environment && *environment)
             variables[count++] = (char *)*environment++;
@@ -218,7 +218,7 @@ int client_end(struct client *client)
 void world_run(const struct world *world, const char *program, const char *arguments)
 {
     char command[8 * WORLD_PATH], said[4096];
-    snprintf(command, sizeof(command), "FAKEGPU_CONFIG=%s/fakegpu.conf LD_LIBRARY_PATH=%s LD_PRELOAD=%s %s %s 2>%s/errors",
+    snprintf(command, sizeof(command), "FAKEGPU_CONFIG=%s/fakegpu.conf LD_LIBRARY_PATH=%s LD_PRELOAD=" RUNTIME ":%s %s %s 2>%s/errors",
              world->directory, FAKEGPU, world->library, program, arguments, world->directory);
     FILE *run = popen(command, "r");
     CHECK(run != NULL);
