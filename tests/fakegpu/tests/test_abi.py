@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from isolator_testing.tools import require, skip_or_fail
 from tests.fakegpu.machine import FOLDER
-from tests.fakegpu.references import CUDA_WHEELS, Unavailable, cuda_headers, nvml_headers
+from tests.fakegpu.references import CUDA_WHEELS, cuda_headers, nvml_headers
+
+from isolator_testing.debian import Unavailable
+from isolator_testing.tools import require, skip_or_fail
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from isolator_testing.tools import require, skip_or_fail
 from tests.fakegpu.machine import FOLDER, LIBRARIES
-from tests.fakegpu.references import DRIVER_SUITES, Unavailable, driver_library
+from tests.fakegpu.references import DRIVER_SUITES, driver_library
+
+from isolator_testing.debian import Unavailable
+from isolator_testing.tools import require, skip_or_fail
 
 NAMES = {"cuda": "libcuda.so", "nvml": "libnvidia-ml.so"}
 DEBUGGER = re.compile("cudbg")  # hooks of NVIDIA's debugger, which the fake does not have

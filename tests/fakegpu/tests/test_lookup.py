@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from isolator_testing.tools import skip_or_fail
 from tests.fakegpu.machine import FOLDER, LIBRARIES, Machine, make_machine
-from tests.fakegpu.references import DRIVER_SUITES, Unavailable, driver_library
+from tests.fakegpu.references import DRIVER_SUITES, driver_library
 from tests.fakegpu.tests.test_exports import exports
+
+from isolator_testing.debian import Unavailable
+from isolator_testing.tools import skip_or_fail
 
 CUDA_OF_DRIVER = {"535": "12.2", "550": "12.4"}
 FUNCTION_NOT_TOUCHED = 0x1234

@@ -8,8 +8,9 @@ import time
 from contextlib import ExitStack
 
 import pytest
-from isolator_testing.tools import require, require_root
 from tests.fakegpu.machine import CONTEXT_BYTES, LIBRARIES, MIB, Machine
+
+from isolator_testing.tools import require, require_root
 
 CAPACITY = 15360 * MIB
 GIB = 1024 * MIB
