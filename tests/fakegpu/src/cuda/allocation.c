@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 /* Data of what cannot be shared: one file without a name for the whole process, of which each has a piece of its own. */
@@ -18,7 +19,8 @@ static struct allocation *shareables; /* made or imported by this process */
 
 static bool take_data(struct allocation *allocation) {
     if (data_fd < 0) {
-        data_fd = memfd_create("fakegpu", MFD_CLOEXEC);
+        /* The function is not in glibc before 2.27. */
+        data_fd = (int)syscall(SYS_memfd_create, "fakegpu", 1u /* MFD_CLOEXEC */);
     }
     if (data_fd < 0 || ftruncate(data_fd, (off_t)(data_end + allocation->bytes)) != 0) {
         return false;
