@@ -222,6 +222,41 @@ def test_what_was_reported_right_is_there_after_a_power_failure(
         disk.forget()
 
 
+def test_files_that_were_never_synced_are_before_they_are_reported_right(
+    traced: Traced, disk: Disk, right, libraries: tuple[Path, Path]
+) -> None:
+    """As an earlier attempt leaves them that died between its rename and its last sync."""
+    disk.host_dir.mkdir()
+    os.sync()
+    old_version(disk, libraries[1])
+    assert right(disk.host_dir, libraries[1])
+    assert traced.run(f"once --host-dir {disk.host_dir} --library {libraries[1]}") == 0
+    found = disk.after_power_failure()
+    try:
+        assert right(found, libraries[1])
+    finally:
+        disk.forget()
+
+
+@pytest.mark.parametrize(("number", "name"), [(1, "libvgpu.so"), (2, "ld.so.preload")])
+def test_a_write_that_is_lost_is_found_out(
+    traced: Traced, disk: Disk, libraries: tuple[Path, Path], number: int, name: str
+) -> None:
+    """The disk says that it has written, and has not."""
+    old, new = libraries
+    old_version(disk, old)
+    (disk.host_dir / "ld.so.preload").write_bytes(b"old")
+    before = state(disk.host_dir)
+    length = (new.stat().st_size, len(PRELOAD))[number - 1]
+    command = f"once --host-dir {disk.host_dir} --library {new} --log-level error"
+    assert traced.run(command, "-e", f"inject=write:retval={length}:when={number}") == 1
+    message = traced.messages()
+    assert message.startswith(f"isolator-libsync: {disk.host_dir}/{name}: the new file is 0 bytes with digest ")
+    assert message.count("\n") == 1
+    assert_whole(disk.host_dir, before, new)
+    assert (disk.host_dir / "ld.so.preload").read_bytes() == b"old"
+
+
 @pytest.mark.parametrize("prepare", BEFORE, ids=lambda prepare: prepare.__name__)
 def test_an_error_of_any_system_call_is_one_sentence(
     traced: Traced, disk: Disk, right, libraries: tuple[Path, Path], prepare: Callable[[Disk, Path], None]
