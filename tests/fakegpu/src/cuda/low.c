@@ -19,6 +19,20 @@ void low_free(struct range *range) {
     range_remove(range);
 }
 
+/* Pages below 4 GiB, MAP_FAILED without: machines other than x86 have no flag for them. */
+static void *map_low(size_t bytes) {
+    static const uintptr_t first = 1u << 28, limit = UINT32_MAX, step = 1u << 24;
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    for (uintptr_t wanted = first; bytes <= limit && wanted <= limit - bytes; wanted += step) {
+        void *pages = mmap((void *)wanted, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+        if (pages == MAP_FAILED || (uintptr_t)pages + bytes <= limit) {
+            return pages;
+        }
+        munmap(pages, bytes);
+    }
+    return MAP_FAILED;
+}
+
 static CUresult allocate_as(const char *call, CUdeviceptr_v1 *address, size_t bytes) {
     struct CUctx_st *context;
     CUresult result = context_enter_as(call, &context, UNSAFE);
@@ -33,8 +47,7 @@ static CUresult allocate_as(const char *call, CUdeviceptr_v1 *address, size_t by
     if (!device_take(device, MEMORY_LINEAR, whole)) {
         return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
     }
-    void *pages = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_32BIT, -1,
-                       0);
+    void *pages = map_low(whole);
     struct range *range = pages == MAP_FAILED ? NULL
                                               : range_add((struct range){.start = (uintptr_t)pages,
                                                                          .bytes = bytes,
