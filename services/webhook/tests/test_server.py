@@ -171,6 +171,24 @@ def test_metrics(server: Running, world: Any) -> None:
     assert httpx.get(f"http://127.0.0.1:{server.metrics_port}/", timeout=WAIT_SECONDS).status_code == 404
 
 
+@pytest.mark.parametrize(
+    ("annotations", "event"),
+    [({"gpu-memory": "1"}, "pod_patched"), ({"gpu-memory": "x"}, "pod_denied"), ({"other": "1"}, None)],
+)
+def test_one_line_a_pod_that_was_touched(
+    server: Running, world: Any, annotations: dict[str, str], event: str | None
+) -> None:
+    uid = f"uid-{event}"
+    server.client.post("/mutate", json=world.review_of(world.a_pod(annotations), uid=uid))
+    marker = f"after-{event}"
+    server.client.post("/mutate", json=world.review_of(world.a_pod({"gpu-memory": "1"}), uid=marker))
+    until(lambda: any(line.get("uid") == marker for line in server.lines))
+    told = [line for line in server.lines if line.get("uid") == uid]
+    assert [line["event"] for line in told] == ([] if event is None else [event])
+    for line in told:
+        assert (line["namespace"], line["name"]) == ("default", "a")
+
+
 @pytest.mark.parametrize(("path", "memory"), [("/mutate/enforce", "1m"), ("/mutate/exempt", "none")])
 def test_treatment_by_path(server: Running, world: Any, path: str, memory: str) -> None:
     answer = server.client.post(path, json=world.review_of(world.a_pod({"gpu-memory": "1"})))
@@ -197,30 +215,40 @@ def connect(started: Running, pair: Pair) -> ssl.SSLSocket:
 HEAD = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n"
 
 
-def test_body_that_is_too_slow(pair: Pair) -> None:
-    with running(pair, "--body-timeout-seconds", "0.2") as started, connect(started, pair) as connection:
-        connection.sendall(HEAD + b"{")
-        assert connection.recv(100).startswith(b"HTTP/1.1 408 ")
-        assert started.metric('isolator_webhook_rejected_requests_total{reason="too_slow"}') == 1
+def healthy(connection: ssl.SSLSocket) -> bool:
+    connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+    answer = b""
+    while not answer.endswith(b"ok\n"):
+        answer += connection.recv(1000)
+    return answer.startswith(b"HTTP/1.1 200 ")
 
 
-def test_headers_that_never_come(server: Running, pair: Pair) -> None:
-    with connect(server, pair) as silent, connect(server, pair) as slow:
-        slow.sendall(HEAD[:30])
-        assert silent.recv(1) == b""
-        assert slow.recv(1) == b""
+def test_requests_that_do_not_arrive(pair: Pair) -> None:
+    with running(pair, "--receive-timeout-seconds", "2") as started, contextlib.ExitStack() as stack:
+        silent, head, body, later = (stack.enter_context(connect(started, pair)) for _ in range(4))
+        head.sendall(HEAD[:30])
+        body.sendall(HEAD + b"{")
+        assert healthy(later)
+        for connection in (silent, head, body):
+            with contextlib.suppress(ConnectionResetError):
+                assert connection.recv(1) == b""
+        assert healthy(later), "an idle connection owes nothing"
+        later.sendall(HEAD)
+        with contextlib.suppress(ConnectionResetError):
+            assert later.recv(1) == b""
+        until(lambda: started.events().count("connection_too_slow") == 4)
+        until(lambda: started.metric("isolator_webhook_requests_at_work") == 0)
 
 
 def test_reviews_at_work_are_bounded(pair: Pair, world: Any) -> None:
-    with running(pair, "--most-reviews", "1", "--body-timeout-seconds", "0.5") as started:
+    document = world.review_of(world.a_pod({}))
+    with running(pair, "--most-reviews", "1") as started:
         with connect(started, pair) as hogging:
             hogging.sendall(HEAD)
             until(lambda: started.metric("isolator_webhook_requests_at_work") == 1)
-            statuses = {
-                started.client.post("/mutate", json=world.review_of(world.a_pod({}))).status_code for _ in range(3)
-            }
-        assert statuses <= {200, 503}
-        assert started.client.post("/mutate", json=world.review_of(world.a_pod({}))).status_code == 200
+            answer = started.client.post("/mutate", json=document)
+            assert (answer.status_code, answer.text) == (503, "1 reviews are at work already\n")
+        assert started.client.post("/mutate", json=document).status_code == 200
         assert started.metric("isolator_webhook_requests_at_work") == 0
 
 

@@ -184,6 +184,36 @@ def test_copy_stands_in_while_vramd_is_hung_or_away_and_heals_afterwards() -> No
     asyncio.run(run())
 
 
+def test_one_question_at_a_time_finds_out_whether_a_hung_vramd_is_back() -> None:
+    async def run() -> None:
+        servicer = Servicer(hang)
+        servicer.stream.put_nowait(basis_of(15360))
+        asked = 0
+
+        async def counted(_request: vram_pb2.GetBasisRequest) -> vram_pb2.GetBasisResponse:
+            nonlocal asked
+            asked += 1
+            return await hang(_request)
+
+        servicer.answer = counted
+        async with vramd(servicer) as port, Vramd(f"127.0.0.1:{port}", 1) as client:
+            await client.heard()
+            assert await client.ask(spec_of(PINNED)) == Known(15360, 15360)
+            found = await asyncio.gather(*(client.ask(spec_of(PINNED)) for _ in range(500)))
+            assert set(found) == {Known(15360, 15360)}
+            assert asked == 2
+            servicer.answer = says(basis_of(7))
+            await until_async(lambda: client.ask(spec_of(PINNED)), Known(7, 7))
+
+    asyncio.run(run())
+
+
+async def until_async(call: Callable[[], Awaitable[Basis]], expected: Basis) -> None:
+    async with asyncio.timeout(WAIT_SECONDS):
+        while await call() != expected:
+            await asyncio.sleep(0.01)
+
+
 def test_question_carries_what_constrains_the_node() -> None:
     spec = msgspec.convert(
         {

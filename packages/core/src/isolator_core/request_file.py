@@ -3,6 +3,7 @@
 The webhook writes it into an annotation, the kubelet projects that into the container, libvgpu and the monitor read it.
 """
 
+import functools
 import re
 from dataclasses import dataclass
 
@@ -32,6 +33,7 @@ class RequestFile:
     unknown: tuple[str, ...] = ()
 
 
+@functools.lru_cache(maxsize=1024)
 def build(request: RequestFile) -> str:
     """Text of the file. Raises RequestFileInvalid for what `parse` would not read back to the same content."""
     lines = [f"container={request.container}"]

@@ -125,8 +125,8 @@ class Serve(DecisionSettings):
     vramd_certificate_file: Path | None = Field(None, description="the webhook's certificate for vramd, PEM")
     vramd_key_file: Path | None = Field(None, description="private key of that certificate, PEM")
     body_limit_bytes: int = Field(7 << 20, ge=1 << 10, le=1 << 30, description="bytes that a review may have")
-    body_timeout_seconds: float = Field(10, gt=0, le=600, description="seconds for a review's body to arrive")
-    most_reviews: int = Field(64, ge=1, le=10_000, description="reviews at work at once; more wait")
+    receive_timeout_seconds: float = Field(10, gt=0, le=600, description="seconds for a request to arrive whole")
+    most_reviews: int = Field(256, ge=1, le=10_000, description="reviews at work at once; more wait")
     drain_seconds: float = Field(5, ge=0, le=600, description="seconds to serve on after SIGTERM while not ready")
 
     @model_validator(mode="after")
@@ -198,14 +198,15 @@ def _serve(chosen: Serve) -> int:
             metrics.watch_basis(lambda: vramd.cluster, lambda: vramd.age)
             yield Source(vramd.ask, vramd.heard)
 
-    limits = Limits(chosen.body_limit_bytes, chosen.body_timeout_seconds, chosen.most_reviews)
+    limits = Limits(chosen.body_limit_bytes, chosen.most_reviews)
+    bounds = server.Bounds(chosen.receive_timeout_seconds, chosen.drain_seconds)
     api = app(source, chosen.options(), metrics, limits, state)
     with (
         server.listen(chosen.listen_address, chosen.listen_port) as listener,
         running(metrics_module.serve(metrics, chosen.listen_address, chosen.metrics_port)) as metrics_server,
     ):
         _log.info("metrics_listening", port=metrics_server.server_address[1])
-        server.serve(api, state, listener, certificate.context, chosen.drain_seconds)
+        server.serve(api, state, listener, certificate.context, bounds)
     return 0
 
 

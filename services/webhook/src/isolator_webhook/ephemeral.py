@@ -22,7 +22,7 @@ DEVICES_VARIABLE = "NVIDIA_VISIBLE_DEVICES"
 def _managed(pod: Pod, request: Request, options: Options) -> bool:
     """Whether the pod was admitted with the volumes that cap this request's container."""
     present = {volume.name for volume in pod.spec.volumes or ()}
-    needed = {mount.name for mount in wanted.mounts(request.index, options)}
+    needed = {mount.name for mount in wanted.mounts(request.index, options.container_dir)}
     return needed <= present and names.REQUEST_ANNOTATION + request.index in pod.annotations
 
 
@@ -58,7 +58,7 @@ def build(pod: Pod, before: Iterable[str], share: Share | None, basis: Basis, op
                 f"is a target (--target) that has a share, {', '.join(shares) or 'which no container of this pod has'}"
             )
             continue
-        operations += patch_mounts(container, where, wanted.mounts(request.index, options))
+        operations += patch_mounts(container, where, wanted.mounts(request.index, options.container_dir))
         desired = wanted.variables(request, basis, options, exempt=share.exempt)
         added, removed = patch_variables(container, where, desired)
         operations += added

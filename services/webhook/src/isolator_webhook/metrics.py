@@ -1,5 +1,6 @@
 """What the webhook counts, and its metrics on a port of their own."""
 
+import functools
 from collections.abc import Callable
 from http.server import ThreadingHTTPServer
 
@@ -44,6 +45,19 @@ class Metrics:
             "When the serving certificate expires, in seconds since 1970.",
             registry=self.registry,
         )
+
+    @functools.cached_property
+    def _outcomes(self) -> dict[tuple[str, str], Counter]:
+        return {}
+
+    def reviewed(self, outcome: str, reason: str) -> None:
+        """Count one review. Looking a counter up by its labels each time takes longer than counting."""
+        counter = self._outcomes.get((outcome, reason))
+        if counter is None:
+            counter = self._outcomes[outcome, reason] = self.reviews.labels(outcome, reason)
+        counter.inc()
+        if reason == "internal_error":
+            self.errors.inc()
 
     def watch_basis(self, basis: Callable[[], Basis], age: Callable[[], float]) -> None:
         """Show the basis that is in use, 0 while none is known, and for how long it may have been out of date."""

@@ -127,7 +127,11 @@ def patch_variables(
 ) -> tuple[list[Operation], list[str]]:
     """Add the variables that are missing, and remove those that would outdo the limit, telling which."""
     found = [variable.name for variable in container.env or ()]
-    outdoing = [position for position, name in enumerate(found) if _LIMIT_OF_ONE_DEVICE.fullmatch(name)]
+    outdoing = [
+        position
+        for position, name in enumerate(found)
+        if name.startswith(names.LIMIT_KEY) and _LIMIT_OF_ONE_DEVICE.fullmatch(name)
+    ]
     operations = [Operation("remove", f"{where}/env/{position}") for position in reversed(outdoing)]
     missing = [variable for variable in desired if variable.name not in found]
     told = [
@@ -174,7 +178,7 @@ def build(pod: Pod, share: Share, basis: Basis, options: Options) -> Patch:
             if share.translate:
                 annotations |= translate.annotations(request)
                 containers += translate.resources(container, where, request, options.resources)
-            containers += patch_mounts(container, where, wanted.mounts(request.index, options))
+            containers += patch_mounts(container, where, wanted.mounts(request.index, options.container_dir))
             desired = wanted.variables(request, basis, options, exempt=share.exempt)
             operations, removed = patch_variables(container, where, desired)
             containers += operations

@@ -178,27 +178,17 @@ def respond(request: AdmissionRequest, what: Outcome) -> Response:
     return response
 
 
-def log(request: AdmissionRequest, what: Outcome) -> None:
-    """One line for a pod that was patched or refused, none for others."""
-    if what.result == "allowed":
-        return
-    _log.info(
-        "pod_" + what.result,
-        uid=request.uid,
-        namespace=request.namespace,
-        name=request.name,
-        reason=what.reason,
-        message=what.message,
-        notices=what.notices,
-        operations=len(what.operations),
-    )
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A review that was answered: the bytes for the API server, the request, and what became of it."""
+
+    body: bytes
+    request: AdmissionRequest
+    outcome: Outcome
 
 
-async def answer(
-    body: bytes, ask: AskBasis, options: Options, treatment: Treatment = "default"
-) -> tuple[bytes, Outcome]:
-    """From the bytes of a review to the bytes of its answer, and what became of it. Raises Malformed."""
+async def answer(body: bytes, ask: AskBasis, options: Options, treatment: Treatment = "default") -> Answered:
+    """From the bytes of a review to the bytes of its answer. Raises Malformed."""
     request = decode(body).request
     what = await outcome(request, ask, options, treatment)
-    log(request, what)
-    return msgspec.json.encode(ReviewAnswer(respond(request, what))), what
+    return Answered(msgspec.json.encode(ReviewAnswer(respond(request, what))), request, what)

@@ -1,10 +1,13 @@
 """The listening side: uvicorn over TLS, bounded in time, and its end."""
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
 import ssl
+import time
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -16,9 +19,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from isolator_core.errors import UserError
 from isolator_webhook.app import State
 
-HEADER_SECONDS = 10
-"""From a connection's start, or a request's first byte, to the end of its headers."""
-
 IDLE_SECONDS = 120
 """Longer than the 90 seconds after which the API server's client lets go of an idle connection: who closes first must
 not be we, or a review may meet a closing connection (Kubernetes: net/http Transport, IdleConnTimeout)."""
@@ -26,48 +26,54 @@ not be we, or a review may meet a closing connection (Kubernetes: net/http Trans
 _log = structlog.get_logger()
 
 
-class _Protocol(HttpToolsProtocol):
-    """A connection that must bring its headers in time: uvicorn itself waits for them without end."""
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Seconds for a request to arrive whole, and to serve on after SIGTERM."""
 
-    _deadline: asyncio.TimerHandle | None = None
+    receive_seconds: float = 10.0
+    drain_seconds: float = 5.0
+
+
+class _Protocol(HttpToolsProtocol):
+    """A connection that remembers since when it owes the rest of a request: uvicorn itself waits without end."""
+
+    owing_since: float | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._start_deadline()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_deadline()
-        super().connection_lost(exc)
+        self.owing_since = time.monotonic()
 
     def on_message_begin(self) -> None:
-        if self._deadline is None:
-            self._start_deadline()
+        self.owing_since = time.monotonic()
         super().on_message_begin()
 
-    def on_headers_complete(self) -> None:
-        self._stop_deadline()
-        super().on_headers_complete()
-
-    def _start_deadline(self) -> None:
-        self._deadline = self.loop.call_later(HEADER_SECONDS, self.transport.abort)
-
-    def _stop_deadline(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+    def on_message_complete(self) -> None:
+        self.owing_since = None
+        super().on_message_complete()
 
 
 class _Server(uvicorn.Server):
     """Ends in two steps: not ready and still serving for a while, so that traffic turns away, then finishing."""
 
-    def __init__(self, config: uvicorn.Config, state: State, drain_seconds: float) -> None:
+    def __init__(self, config: uvicorn.Config, state: State, bounds: Bounds) -> None:
         super().__init__(config)
         self._state = state
-        self._drain_seconds = drain_seconds
+        self._drain_seconds = bounds.drain_seconds
+        self._receive_seconds = bounds.receive_seconds
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         _log.info("listening", port=self.servers[0].sockets[0].getsockname()[1])
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called ten times a second: end connections that owe a request for too long."""
+        oldest = time.monotonic() - self._receive_seconds
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, _Protocol) and (connection.owing_since or oldest) < oldest:
+                _log.warning("connection_too_slow", seconds=self._receive_seconds)
+                connection.owing_since = None
+                connection.transport.abort()
+        return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if sig == signal.SIGINT or self._state.draining or self._drain_seconds == 0:
@@ -95,7 +101,7 @@ def listen(host: str, port: int) -> socket.socket:
         raise UserError(f"cannot listen on {host} port {port}: {error}") from error
 
 
-def serve(api: FastAPI, state: State, listener: socket.socket, context: ssl.SSLContext, drain_seconds: float) -> None:
+def serve(api: FastAPI, state: State, listener: socket.socket, context: ssl.SSLContext, bounds: Bounds) -> None:
     """Serve over TLS until SIGTERM or SIGINT; then drain, finish what is at work and return.
 
     `context` may be given other certificates while the server runs.
@@ -119,7 +125,10 @@ def serve(api: FastAPI, state: State, listener: socket.socket, context: ssl.SSLC
     # uvicorn raises the signal once more when it has shut down; that must not end the process by the signal.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _ignore)
-    _Server(config, state, drain_seconds).run(sockets=[listener])
+    # What the imports left will stay: the collector need not look at it again.
+    gc.collect()
+    gc.freeze()
+    _Server(config, state, bounds).run(sockets=[listener])
 
 
 def _ignore(_number: int, _frame: Any) -> None:

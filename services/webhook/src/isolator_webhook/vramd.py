@@ -100,6 +100,8 @@ class Vramd:
         self._tls = tls
         self._cluster: Basis | None = None
         self._heard = asyncio.Event()
+        self._trouble: Unknown | None = None
+        self._probing = False
         self._lost_at: float | None = time.monotonic()
         self._connect()
 
@@ -184,11 +186,26 @@ class Vramd:
         await former.close(self._deadline)
 
     async def ask(self, spec: PodSpec) -> Basis:
-        """The basis for a pod: the copy where nothing constrains its node, otherwise vramd's answer or that copy."""
+        """The basis for a pod: the copy where nothing constrains its node, otherwise vramd's answer or that copy.
+
+        After a failure one question at a time finds out whether vramd is back, and the others take the copy at once:
+        were all to wait for the deadline, more would come in than go out.
+        """
         if not _constrained(spec):
             return self.cluster
+        if self._trouble is not None and self._probing:
+            return self._instead(self._trouble)
+        self._probing = True
         try:
-            return self._read(await self._stub.GetBasis(question(spec), timeout=self._deadline))
+            found = self._read(await self._stub.GetBasis(question(spec), timeout=self._deadline))
         except grpc.aio.AioRpcError as error:
-            cluster = self.cluster
-            return cluster if isinstance(cluster, Known) else self._failure(error)
+            self._trouble = self._failure(error)
+            return self._instead(self._trouble)
+        finally:
+            self._probing = False
+        self._trouble = None
+        return found
+
+    def _instead(self, failure: Unknown) -> Basis:
+        cluster = self.cluster
+        return cluster if isinstance(cluster, Known) else failure

@@ -1,6 +1,7 @@
 """What a container that gets its share is to have: its request file, volumes, mounts and variables."""
 
 import fractions
+import functools
 import posixpath
 from collections.abc import Iterable
 
@@ -29,6 +30,7 @@ KAI_CONFIG_MAP_ANNOTATION = "runai/shared-gpu-configmap"
 """Prefix of the ConfigMaps in which KAI's binder leaves what a container was given (KAI: gpusharingconfigmap)."""
 
 
+@functools.lru_cache(maxsize=1024)
 def product_mib(fraction: Fraction, basis_mib: int) -> int:
     """MiB that a fraction is of a basis, truncated, and at least 1: `0m` means no limit to HAMi-core."""
     return max(1, int(fractions.Fraction(fraction.decimal) * basis_mib))
@@ -68,8 +70,8 @@ def _size(mib: int) -> str:
     return f"{mib}{suffixes[0]}"
 
 
-def _limits_volume(pod: Pod, request: Request, *, exempt: bool) -> WrittenVolume:
-    annotation = f"metadata.annotations['{names.REQUEST_ANNOTATION}{request.index}']"
+def _limits_volume(index: str, config_map_prefix: str) -> WrittenVolume:
+    annotation = f"metadata.annotations['{names.REQUEST_ANNOTATION}{index}']"
     sources = [
         ProjectedSource(
             downward_api=DownwardSource(
@@ -80,40 +82,46 @@ def _limits_volume(pod: Pod, request: Request, *, exempt: bool) -> WrittenVolume
             )
         )
     ]
-    prefix = pod.annotations.get(KAI_CONFIG_MAP_ANNOTATION)
-    if prefix and not exempt:
+    if config_map_prefix:
         config_map = ConfigMapSource(
-            name=f"{prefix}-{request.index}", items=[KeyItem(names.LIMIT_KEY, names.LIMIT_KEY)], optional=True
+            name=f"{config_map_prefix}-{index}", items=[KeyItem(names.LIMIT_KEY, names.LIMIT_KEY)], optional=True
         )
         sources.append(ProjectedSource(config_map=config_map))
-    return WrittenVolume(names.VOLUME_LIMITS + request.index, projected=ProjectedVolume(sources))
+    return WrittenVolume(names.VOLUME_LIMITS + index, projected=ProjectedVolume(sources))
+
+
+@functools.lru_cache(maxsize=16)
+def _file_volumes(host_dir: str) -> tuple[WrittenVolume, ...]:
+    return tuple(
+        WrittenVolume(volume, host_path=HostPathVolume(posixpath.join(host_dir, file), type="File"))
+        for volume, file in ((names.VOLUME_LIB, names.LIBRARY_FILE), (names.VOLUME_PRELOAD, names.PRELOAD_FILE))
+    )
 
 
 def volumes(pod: Pod, requests: Iterable[Request], options: Options, *, exempt: bool) -> list[WrittenVolume]:
     """The pod's volumes of ours: two files of the node, and for each container its limits and its region."""
-    found = [
-        WrittenVolume(volume, host_path=HostPathVolume(posixpath.join(options.host_dir, file), type="File"))
-        for volume, file in ((names.VOLUME_LIB, names.LIBRARY_FILE), (names.VOLUME_PRELOAD, names.PRELOAD_FILE))
-    ]
+    prefix = "" if exempt else pod.annotations.get(KAI_CONFIG_MAP_ANNOTATION, "")
+    region = EmptyDirVolume(size_limit=_size(options.region_size_mib))
+    found = list(_file_volumes(options.host_dir))
     for request in requests:
-        found.append(_limits_volume(pod, request, exempt=exempt))
-        region = EmptyDirVolume(size_limit=_size(options.region_size_mib))
+        found.append(_limits_volume(request.index, prefix))
         found.append(WrittenVolume(names.VOLUME_REGION + request.index, empty_dir=region))
     return found
 
 
-def mounts(index: str, options: Options) -> list[VolumeMount]:
+@functools.lru_cache(maxsize=1024)
+def mounts(index: str, container_dir: str) -> tuple[VolumeMount, ...]:
     """The mounts of the container with this index."""
 
     def inside(name: str) -> str:
-        return posixpath.join(options.container_dir, name)
+        return posixpath.join(container_dir, name)
 
-    return [
+    return (
         VolumeMount(names.VOLUME_LIB, inside(names.LIBRARY_FILE), read_only=True),
         VolumeMount(names.VOLUME_PRELOAD, names.PRELOAD_PATH, read_only=True),
         VolumeMount(names.VOLUME_LIMITS + index, inside(names.LIMITS_DIR), read_only=True),
         VolumeMount(names.VOLUME_REGION + index, inside(names.CONTAINERS_DIR)),
-    ]
+    )
 
 
 def _limit(request: Request, basis: Basis, *, exempt: bool) -> str | None:

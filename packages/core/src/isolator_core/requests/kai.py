@@ -1,5 +1,6 @@
 """KAI's annotations of a pod, by KAI's grammar, in KAI's order of checks, refused with KAI's texts."""
 
+import functools
 from collections.abc import Mapping
 
 from isolator_core.go_numbers import parse_float, parse_quantity, parse_uint
@@ -29,6 +30,7 @@ def asks(annotations: Mapping[str, str]) -> bool:
     return MEMORY in annotations or FRACTION in annotations or DEVICES in annotations
 
 
+@functools.lru_cache(maxsize=1024)
 def _fraction(text: str) -> Fraction:
     value = parse_float(text)
     if value is None or value <= 0 or value >= 1:
