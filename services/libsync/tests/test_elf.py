@@ -71,7 +71,8 @@ def test_a_program_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("offset", "value", "message"), [(4, 1, "64-bit"), (5, 2, "64-bit"), (16, 2, "not a shared object")]
+    ("offset", "value", "message"),
+    [(4, 1, "64-bit"), (5, 2, "64-bit"), (16, 2, "not a shared object"), (39, 128, "cut short")],
 )
 def test_other_kinds_are_refused(libraries: tuple[Path, Path], offset: int, value: int, message: str) -> None:
     content = bytearray(libraries[0].read_bytes())

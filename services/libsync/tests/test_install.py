@@ -159,7 +159,9 @@ def test_others_may_not_write_in_the_directory(libsync, keep, host_dir: Path) ->
     assert host_dir.stat().st_mode & 0o777 == 0o755
 
 
-def test_directory_of_regions_is_kept_where_it_is_asked_for(libsync, keep, host_dir: Path) -> None:
+def test_directory_of_regions_is_kept_where_it_is_asked_for(
+    libsync, keep, right, host_dir: Path, library: Path
+) -> None:
     libsync("once", *keep)
     assert not (host_dir / "containers").exists()
     assert "containers: the directory is missing" in libsync("check", *keep, "--region-dir", status=1).stdout
@@ -170,7 +172,9 @@ def test_directory_of_regions_is_kept_where_it_is_asked_for(libsync, keep, host_
     assert (host_dir / "containers").stat().st_mode & 0o7777 == 0o1777
     (host_dir / "containers").rmdir()
     (host_dir / "containers").write_text("")
+    (host_dir / "libvgpu.so").unlink()
     ended = libsync("once", *keep, "--region-dir", status=1)
+    assert right(host_dir, library)
     assert "containers: cannot make the directory: Not a directory" in ended.stderr
 
 

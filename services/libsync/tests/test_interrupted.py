@@ -222,6 +222,18 @@ def test_what_was_reported_right_is_there_after_a_power_failure(
         disk.forget()
 
 
+def test_a_file_system_that_cannot_swap_two_names(
+    traced: Traced, disk: Disk, right, libraries: tuple[Path, Path]
+) -> None:
+    directories(disk, libraries[0])
+    (disk.host_dir / "libvgpu.so" / "notes").write_text("mine")
+    command = f"once --host-dir {disk.host_dir} --library {libraries[1]} --log-level error"
+    assert traced.run(command, "-e", "inject=renameat2:error=EINVAL") == 0
+    assert right(disk.host_dir, libraries[1])
+    (kept,) = disk.host_dir.glob("libvgpu.so.found-*")
+    assert (kept / "notes").read_text() == "mine"
+
+
 def test_files_that_were_never_synced_are_before_they_are_reported_right(
     traced: Traced, disk: Disk, right, libraries: tuple[Path, Path]
 ) -> None:

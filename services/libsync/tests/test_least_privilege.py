@@ -49,6 +49,17 @@ def test_everything_is_put_right_without_capabilities(
     assert right(host_dir, library)
 
 
+def test_mode_is_repaired_on_the_file_that_containers_hold(
+    libsync_process, without_capabilities, keep, host_dir: Path
+) -> None:
+    libsync_process("once", *keep, before=without_capabilities)
+    with (host_dir / "libvgpu.so").open("rb") as held:
+        (host_dir / "libvgpu.so").chmod(0)
+        libsync_process("once", *keep, before=without_capabilities)
+        assert os.fstat(held.fileno()).st_mode & 0o777 == 0o644
+        assert os.fstat(held.fileno()).st_ino == (host_dir / "libvgpu.so").stat().st_ino
+
+
 def test_a_directory_of_another_owner_is_one_sentence(
     libsync_process, without_capabilities, keep, error_line, host_dir: Path
 ) -> None:

@@ -132,6 +132,7 @@ def test_no_token_is_sent_without_tls(start, keep, until, api_server) -> None:
         (["--node-label", LABEL, "--node-name", "../x"], ["--node-name", "'../x'"]),
         (["--node-label", LABEL, "--node-name", "gpu-1"], ["--api-server", "KUBERNETES_SERVICE_HOST"]),
         (["--api-server", "ftp://x"], ["--api-server", "'ftp://x'", "https://HOST:PORT"]),
+        (["--api-server", "https://x:port"], ["--api-server", "'https://x:port'", "https://HOST:PORT"]),
     ],
 )
 def test_wrong_settings_end_with_2_and_one_line(libsync, keep, error_line, flags: list[str], words: list[str]) -> None:

@@ -85,7 +85,7 @@ def test_a_link_out_of_the_view_is_not_followed(newer: Path, tmp_path: Path) -> 
     root = tmp_path / "host-root"
     (root / "lib64").mkdir(parents=True)
     (root / "lib64" / "libc.so.6").symlink_to(libc())
-    shared_object = library_module.load(newer).object
+    shared_object = library_module.load(newer).shared_object
     assert not library_module.compare_with_node(shared_object, root).known
     assert library_module.compare_with_node(shared_object, Path("/")).lacking == ("libc.so.6: GLIBC_9.99",)
 
@@ -96,7 +96,7 @@ def test_a_needed_library_that_the_node_lacks_is_named(node_root, tmp_path: Path
     source.write_text("int f(void) { return 1; }\n")
     subprocess.run([compiler, "-shared", "-fPIC", "-Wl,-soname,libother.so.1", source, "-o", other], check=True)
     subprocess.run([compiler, "-shared", "-fPIC", "-Wl,--no-as-needed", source, other, "-lc", "-o", built], check=True)
-    view = library_module.compare_with_node(library_module.load(built).object, node_root("lib64"))
+    view = library_module.compare_with_node(library_module.load(built).shared_object, node_root("lib64"))
     assert view.known
     assert view.lacking == ("libother.so.1",)
 

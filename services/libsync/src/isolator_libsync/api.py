@@ -28,7 +28,11 @@ STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 
 def _url(value: str) -> str:
     parts = urlsplit(value)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/"):
+    try:
+        valid = parts.scheme in ("http", "https") and parts.hostname and parts.path in ("", "/") and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid:
         raise ValueError("accepted is http://HOST:PORT or https://HOST:PORT")
     return value
 

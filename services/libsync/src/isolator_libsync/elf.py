@@ -47,7 +47,7 @@ def parse(content: bytes) -> SharedObject:
         return _parse(content)
     except ElfError:
         raise
-    except (struct.error, IndexError, ValueError) as error:
+    except (struct.error, OverflowError, IndexError, ValueError) as error:
         raise ElfError("it is cut short or damaged") from error
 
 

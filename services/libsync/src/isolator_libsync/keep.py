@@ -4,7 +4,7 @@ import contextlib
 import fcntl
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from isolator_libsync.replace import adjust, clear_leftovers, replace
 log = structlog.get_logger()
 
 _IN_PLACE = {"mode", "owner", "selinux_type"}
-"""Findings for which the file need not be made anew."""
+"""Findings that can be put right on the file that stands there."""
 
 _REGION_DIR_MODE = 0o1777
 """Anyone's region may be made in it, and nobody removes another's."""
@@ -102,16 +102,22 @@ def put_right(directory: Directory, wanted: Wanted) -> Outcome:
     if any(finding.code in ("noexec", "unsuitable") for finding in before):
         # Installed there, the files would let a pod start whose containers load nothing.
         return Outcome(before)
-    failure = None
-    try:
-        _repair_directory(directory, wanted)
-        for file in wanted.files:
-            _repair_file(directory, file)
-    except NotRight as error:
-        failure = error.finding
+    failures = _attempt(lambda: _repair_directory(directory, wanted))
+    failures += _attempt(lambda: _repair_files(directory, wanted))
+    if wanted.region_dir and _examine_region_dir(directory):
+        failures += _attempt(lambda: _repair_region_dir(directory))
     after = examine_all(directory, wanted)
     repaired = [finding for finding in before if (finding.code, finding.path) not in {(f.code, f.path) for f in after}]
-    return Outcome([failure, *after] if failure else after, repaired)
+    return Outcome([*failures, *after], repaired)
+
+
+def _attempt(repair: Callable[[], None]) -> list[Finding]:
+    """Why the repair could not be done, nothing if it was. One that fails keeps no other from being tried."""
+    try:
+        repair()
+    except NotRight as error:
+        return [error.finding]
+    return []
 
 
 def sync(directory: Directory, wanted: Wanted) -> None:
@@ -167,8 +173,6 @@ def _repair_directory(directory: Directory, wanted: Wanted) -> None:
             os.fchmod(directory.fd, stat.S_IMODE(status.st_mode) & ~(stat.S_IWGRP | stat.S_IWOTH))
     except OSError as error:
         raise NotRight(cannot_write(directory.path, "set owner and mode", error)) from error
-    if wanted.region_dir and _examine_region_dir(directory):
-        _repair_region_dir(directory)
 
 
 def _repair_region_dir(directory: Directory) -> None:
@@ -184,9 +188,15 @@ def _repair_region_dir(directory: Directory) -> None:
         raise NotRight(cannot_write(directory.path / CONTAINERS_DIR, "make the directory", error)) from error
 
 
+def _repair_files(directory: Directory, wanted: Wanted) -> None:
+    for file in wanted.files:
+        _repair_file(directory, file)
+
+
 def _repair_file(directory: Directory, file: NodeFile) -> None:
     findings = examine(directory, file)
-    if findings and all(finding.code in _IN_PLACE for finding in findings):
+    if any(finding.code in _IN_PLACE for finding in findings):
+        # First, for content that cannot be read because of the mode.
         try:
             adjust(directory, file)
         except OSError as error:

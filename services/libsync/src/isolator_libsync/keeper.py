@@ -21,8 +21,11 @@ class Keeper:
         self.watch: Watch | None = None
         self._node = node
         self._directory: Directory | None = None
+        self.settled = False
+        """True once the node has been right: what befalls it then is damage, before it is installation."""
         self._remaining: list[Finding] | None = None
         self._synced = False
+        self._said_unwatched = False
         self._mounted = self._shown()
 
     def go_over(self) -> Outcome:
@@ -45,6 +48,7 @@ class Keeper:
             # Told of what was just done here. A change by others meanwhile is found by the next look unasked.
             self.watch.drain()
         self._log(outcome)
+        self.settled = self.settled or not outcome.remaining
         return outcome
 
     def _shown(self) -> str | None:
@@ -66,6 +70,7 @@ class Keeper:
         make_directory(path)
         if self._directory is not None:
             if os.path.samestat(path.stat(), os.fstat(self._directory.fd)):
+                self._watch(self._directory)
                 return self._directory
             self._let_go(self._directory)
         directory = Directory(path, os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
@@ -75,11 +80,19 @@ class Keeper:
             os.close(directory.fd)
             raise
         self._directory = directory
+        self._watch(directory)
+        return directory
+
+    def _watch(self, directory: Directory) -> None:
+        if self.watch is not None:
+            return
         try:
             self.watch = Watch(directory.fd)
         except OSError as error:
-            log.warning("not_watching", directory=str(path), error=error.strerror, consequence="changes are found late")
-        return directory
+            if not self._said_unwatched:
+                path = str(directory.path)
+                log.warning("not_watching", directory=path, error=error.strerror, consequence="changes are found late")
+            self._said_unwatched = True
 
     def _let_go(self, directory: Directory) -> None:
         os.close(directory.fd)
@@ -90,7 +103,8 @@ class Keeper:
 
     def _log(self, outcome: Outcome) -> None:
         for finding in outcome.repaired:
-            log.warning("repaired", finding=finding.code, path=str(finding.path), found=finding.message)
+            say, event = (log.warning, "repaired") if self.settled else (log.info, "installed")
+            say(event, finding=finding.code, path=str(finding.path), found=finding.message)
         if outcome.remaining == self._remaining:
             return
         for finding in outcome.remaining:

@@ -20,7 +20,7 @@ class Library:
     path: Path
     content: bytes
     sha256: str
-    object: elf.SharedObject
+    shared_object: elf.SharedObject
 
 
 def default_path() -> Path:

@@ -62,18 +62,18 @@ class Metrics:
         for result in ("written", "failed"):
             self._node_updates.labels(result)
 
-    def passed(self, remaining: Iterable[Finding], repaired: Iterable[Finding], *, first: bool) -> None:
-        """Record one pass; `first` until the node was right for the first time."""
+    def passed(self, remaining: Iterable[Finding], repaired: Iterable[Finding], *, settled: bool) -> None:
+        """Record one pass; `settled` if the node was right before."""
         codes = [finding.code for finding in remaining]
         for code in get_args(Code):
             self._findings.labels(code).set(codes.count(code))
         self._ready.set(not codes)
         self._passed.set(time.time())
         for finding in repaired:
-            if first:
-                self._installed.inc()
-            else:
+            if settled:
                 self._repaired.labels(finding.code).inc()
+            else:
+                self._installed.inc()
 
     def node_updated(self, written: bool) -> None:
         """Record one attempt to write the node's label or condition."""

@@ -103,9 +103,14 @@ def _put_in_place(directory: Directory, temporary: str, name: str) -> None:
 
 def _exchange(directory: Directory, first: str, second: str) -> None:
     """Swap two names in one step (renameat2(2)): a directory cannot be renamed over."""
-    if _libc.renameat2(directory.fd, first.encode(), directory.fd, second.encode(), _RENAME_EXCHANGE) == 0:
+    # Older versions of musl have no such function.
+    rename = getattr(_libc, "renameat2", None)
+    if rename is None:
+        number = errno.ENOSYS
+    elif rename(directory.fd, first.encode(), directory.fd, second.encode(), _RENAME_EXCHANGE) == 0:
         return
-    number = ctypes.get_errno()
+    else:
+        number = ctypes.get_errno()
     if number not in (errno.EINVAL, errno.ENOSYS):
         raise OSError(number, os.strerror(number))
     # A file system that cannot swap. No right file stands there, so none is missing for this moment.

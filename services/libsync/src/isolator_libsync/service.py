@@ -79,15 +79,14 @@ def run(settings: RunSettings) -> int:
     marker = None if mark is None else node_mark.Marker(mark, metrics.node_updated)
     with _stop_requests() as stop, _probes(settings, metrics, status):
         keeper = Keeper(node)
-        was_right = False
         while True:
+            settled = keeper.settled
             outcome = keeper.go_over()
-            metrics.passed(outcome.remaining, outcome.repaired, first=not was_right)
+            metrics.passed(outcome.remaining, outcome.repaired, settled=settled)
             metrics.watching.set(keeper.watch is not None)
             status.passed(outcome.remaining)
             if marker is not None:
                 marker.tell(outcome.remaining)
-            was_right = was_right or not outcome.remaining
             pause = PAUSE_AFTER_REPAIR_SECONDS if outcome.repaired else PAUSE_SECONDS
             if _readable(stop, None, pause) or stop in _readable(stop, keeper.watch, settings.poll_seconds - pause):
                 break

@@ -104,7 +104,7 @@ def wanted(settings: NodeSettings) -> Wanted:
 def _unsuitable(found: library.Library, host_root: Path | None) -> Finding | None:
     if host_root is None:
         return None
-    view = library.compare_with_node(found.object, host_root)
+    view = library.compare_with_node(found.shared_object, host_root)
     if not view.known:
         log.warning("node_loader_unknown", host_root=str(host_root), looked_for=library.LIBC)
         return None

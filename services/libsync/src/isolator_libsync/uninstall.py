@@ -39,8 +39,11 @@ def uninstall(settings: UninstallSettings) -> int:
         _refuse_while_named(settings)
     try:
         with open_directory(settings.host_dir) as directory, hold(directory):
+            # First, so that nothing more is sent here.
+            _remove_mark(mark)
             _remove_files(directory)
     except FileNotFoundError:
+        _remove_mark(mark)
         log.info("nothing_to_remove", directory=str(settings.host_dir))
     except NotRight as error:
         raise UserError(f"{error}: end it first, or it puts the files back") from error
@@ -48,9 +51,12 @@ def uninstall(settings: UninstallSettings) -> int:
         raise UserError(str(cannot_read(settings.host_dir, error))) from error
     else:
         _remove_directory(settings.host_dir)
+    return 0
+
+
+def _remove_mark(mark: node_mark.Mark | None) -> None:
     if mark is not None:
         mark.remove()
-    return 0
 
 
 def _refuse_while_named(settings: UninstallSettings) -> None:
