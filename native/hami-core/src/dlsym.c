@@ -39,35 +39,46 @@ static bool find_driver_of(const char *name)
     return name[0] == 'c' ? driver_find_cuda() : driver_find_nvml();
 }
 
-/* Our exports make the names visible to RTLD_DEFAULT where there is no driver. What comes behind us in the global scope is what
- * the caller would have found without us. */
-static struct route route_default(void *real, const struct hook *hook, const char *name)
+/* Our exports make the names visible where there is no driver. What comes behind us in the global scope is what the caller would
+ * have found without us. */
+static void *without_us(dlsym_function *ask, const struct hook *hook, const char *name)
 {
-    dlsym_function *ask = (dlsym_function *)real;
-    if (ask(RTLD_DEFAULT, name) != hook_wrapper(hook))
-        return (struct route){real, NULL};
     void *behind_us = ask(RTLD_NEXT, name);
     if (find_driver_of(name) && !behind_us && hook_in_driver(hook))
-        return (struct route){NULL, hook_wrapper(hook)};
-    return (struct route){NULL, hook_translate(hook, behind_us)};
+        return hook_wrapper(hook);
+    return hook_translate(hook, behind_us);
+}
+
+/* The functions that are ours in the place of libc's. */
+static void *own_function(const char *name)
+{
+    return text_equal(name, "dlsym") ? (void *)dlsym : text_equal(name, "dlmopen") ? (void *)dlmopen : NULL;
+}
+
+static struct route route_own(dlsym_function *ask, void *handle, const char *name, void *own)
+{
+    void *address = ask(handle, name);
+    if (address == own)
+        return (struct route){NULL, ask(RTLD_NEXT, name) ? own : NULL};
+    return (struct route){NULL, address && address == elf_next_symbol(name) ? own : address};
 }
 
 struct route dlsym_route(void *handle, const char *name)
 {
     void *real = real_dlsym();
+    dlsym_function *ask = (dlsym_function *)real;
     const struct hook *hook = name ? hook_named(name) : NULL;
-    bool asks_for_dlsym = name && text_equal(name, "dlsym");
+    void *own = name ? own_function(name) : NULL;
 
-    if (!real || handle == RTLD_NEXT || (!hook && !asks_for_dlsym))
+    if (!real || handle == RTLD_NEXT || (!hook && !own))
         return (struct route){real, NULL};
-    if (asks_for_dlsym) {
-        void *address = handle == RTLD_DEFAULT ? NULL : ((dlsym_function *)real)(handle, name);
-        return handle == RTLD_DEFAULT ? (struct route){real, NULL}
-                                      : (struct route){NULL, address == real ? (void *)dlsym : address};
-    }
+    if (own)
+        return route_own(ask, handle, name, own);
+    void *address = ask(handle, name);
+    if (address == hook_wrapper(hook))
+        return (struct route){NULL, without_us(ask, hook, name)};
     if (handle == RTLD_DEFAULT)
-        return route_default(real, hook, name);
-    void *address = ((dlsym_function *)real)(handle, name);
+        return (struct route){real, NULL};
     if (address)
         find_driver_of(name);
     return (struct route){NULL, hook_translate(hook, address)};

@@ -15,6 +15,7 @@
 #undef NVML
 
 EXPORT void *dlsym(void *handle, const char *name);
+EXPORT void *dlmopen(long namespace, const char *file, int mode);
 
 struct hook;
 

@@ -94,7 +94,9 @@ int main(int argc, char **argv)
     for (unsigned i = 0; i < processes; i++)
         if (fork() == 0)
             run_process(i);
-    while (wait(NULL) > 0)
-        ;
+    int status;
+    while (wait(&status) > 0)
+        if (status != 0)
+            atomic_fetch_add(&shared->wrong, 1);
     return atomic_load(&shared->wrong) != 0;
 }

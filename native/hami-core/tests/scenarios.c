@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "../src/driver_abi.h"
 
@@ -74,13 +76,13 @@ static void start(void)
     OK(cuDeviceGet(&device, 0));
     OK(cuDevicePrimaryCtxRetain(&context, device));
     OK(cuCtxSetCurrent(context));
-    IS(charged(), 0);
 }
 
 static void linear(void)
 {
     CUdeviceptr pointer, other;
     size_t pitch;
+    IS(charged(), 0);
     OK(cuMemAllocPitch_v2(&pointer, &pitch, 1000, 300000, 4));
     RIGHT(pitch >= 1000);
     IS(charged(), pitch * 300000);
@@ -279,6 +281,14 @@ static void graphs(void)
     IS(charged(), 0);
     OK(cuGraphExecDestroy(exec));
     OK(cuGraphDestroy(graph));
+    /* Captured, an allocation takes nothing and is not refused; its launch is. */
+    OK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK(cuMemAllocAsync(&pointer, 5 * GIB, stream));
+    OK(cuMemFreeAsync(pointer, stream));
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    IS(cuGraphLaunch(exec, stream), FULL);
+    IS(charged(), 0);
 }
 
 /* Nothing that the library asks of the driver may ruin another's capture in global mode. */
@@ -294,8 +304,95 @@ static void captures_are_left_alone(void)
     charged();
     OK(cuMemAllocAsync(&pointer, 10 * MIB, stream));
     OK(cuMemFreeAsync(pointer, stream));
+    /* A refusal has pools and graphs trimmed, which the driver counts as unsafe. */
+    IS(cuMemAllocAsync(&pointer, 5 * GIB, other), FULL);
     OK(cuStreamEndCapture(stream, &graph));
     RIGHT(graph != NULL);
+}
+
+/* What NVML lists for this process on the first card, of so many that it lists. */
+static unsigned long long own_process_by_nvml(unsigned wanted)
+{
+    void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+    nvmlReturn_t (*init)(void) = (nvmlReturn_t(*)(void))dlsym(library, "nvmlInit_v2");
+    nvmlReturn_t (*handle)(unsigned, nvmlDevice_t *) =
+        (nvmlReturn_t(*)(unsigned, nvmlDevice_t *))dlsym(library, "nvmlDeviceGetHandleByIndex_v2");
+    nvmlReturn_t (*list)(nvmlDevice_t, unsigned *, nvmlProcessInfo_v2_t *) =
+        (nvmlReturn_t(*)(nvmlDevice_t, unsigned *, nvmlProcessInfo_v2_t *))dlsym(library, "nvmlDeviceGetComputeRunningProcesses_v3");
+    nvmlDevice_t card;
+    nvmlProcessInfo_v2_t found[16];
+    unsigned count = 0, none = 0;
+    IS(init(), 0);
+    IS(handle(0, &card), 0);
+    IS(list(card, &none, NULL), NVML_ERROR_INSUFFICIENT_SIZE);
+    IS(none, wanted);
+    count = 16;
+    IS(list(card, &count, found), 0);
+    IS(count, wanted);
+    for (unsigned i = 0; i < count; i++)
+        if (found[i].pid == (unsigned)getpid())
+            return found[i].usedGpuMemory;
+    return 0;
+}
+
+/* All that such a child asks fails, and it must not use its parent's slot on the way. */
+static void children_of_a_running_program_leave_its_books_alone(void)
+{
+    CUmemAllocationProp prop;
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr pointer;
+    int status;
+    memset(&prop, 0, sizeof(prop));
+    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    prop.location.id = device;
+    pid_t child = fork();
+    for (unsigned i = 0; i < 200000; i++) {
+        if (child == 0) {
+            if (cuMemCreate(&handle, 2 * MIB, &prop, 0) == CUDA_SUCCESS)
+                _exit(1);
+        } else {
+            OK(cuMemAlloc_v2(&pointer, 2 * MIB));
+            OK(cuMemFree_v2(pointer));
+        }
+    }
+    if (child == 0)
+        _exit(0);
+    RIGHT(waitpid(child, &status, 0) == child && status == 0);
+    IS(charged(), 0);
+    IS(own_process_by_nvml(1), CONTEXT);
+}
+
+static void nvml_lists_the_containers_processes(void)
+{
+    CUdeviceptr pointer;
+    OK(cuMemAlloc_v2(&pointer, 300 * MIB));
+    IS(own_process_by_nvml(1), CONTEXT + 300 * MIB);
+    int ready[2], done[2];
+    char byte;
+    RIGHT(pipe(ready) == 0 && pipe(done) == 0);
+    /* A second process of the container. */
+    if (fork() == 0) {
+        dup2(ready[1], 1);
+        dup2(done[0], 0);
+        close(done[1]);
+        execl("/proc/self/exe", "scenarios", "hold_some", (char *)NULL);
+        _exit(1);
+    }
+    RIGHT(read(ready[0], &byte, 1) == 1);
+    IS(own_process_by_nvml(2), CONTEXT + 300 * MIB);
+    close(done[1]);
+    wait(NULL);
+    IS(own_process_by_nvml(1), CONTEXT + 300 * MIB);
+}
+
+static void hold_some(void)
+{
+    CUdeviceptr pointer;
+    char byte;
+    OK(cuMemAlloc_v2(&pointer, 200 * MIB));
+    RIGHT(write(1, "r", 1) == 1);
+    RIGHT(read(0, &byte, 1) == 0);
 }
 
 static CUmemAllocationProp allocation_properties(CUmemLocationType type, int id)
@@ -529,6 +626,7 @@ static const struct {
 } scenarios[] = {
 #define SCENARIO(name) {#name, name},
 #include "scenarios.def"
+    SCENARIO(hold_some)
 };
 
 int main(int argc, char **argv)

@@ -300,6 +300,23 @@ TEST(what_the_library_never_saw_goes_to_the_driver)
     CHECK_TEXT(client_do(&client, "info"), info(LIMIT - CONTEXT, LIMIT));
 }
 
+TEST(a_failed_free_keeps_the_charge_and_a_failed_allocation_does_not)
+{
+    struct world world = world_make();
+    world_limits(&world, MEMORY, "4147m");
+    struct client client = client_start(
+        &world, "handle", (const char *const[]){"FAKEGPU_FAULTS=cuMemFree_v2=error:999@1;cuMemAlloc_v2=error:999@1", NULL});
+    CHECK_TEXT(client_do(&client, "init"), "0");
+    CHECK_TEXT(client_do(&client, "context 0"), "0");
+    CHECK_TEXT(client_do(&client, "alloc 1g"), "999");
+    CHECK_TEXT(client_do(&client, "info"), info(LIMIT - CONTEXT, LIMIT));
+    CHECK_TEXT(client_do(&client, "alloc 1g"), "0");
+    CHECK_TEXT(client_do(&client, "free 0"), "999");
+    CHECK_TEXT(client_do(&client, "info"), info(LIMIT - CONTEXT - GIB, LIMIT));
+    CHECK_TEXT(client_do(&client, "free 0"), "0");
+    CHECK_TEXT(client_do(&client, "info"), info(LIMIT - CONTEXT, LIMIT));
+}
+
 TEST(without_a_context_the_driver_answers)
 {
     struct world world = world_make();

@@ -1,11 +1,13 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -300,4 +302,22 @@ TEST(many_that_start_together_share_one_region)
         CHECK_TEXT(client_do(&clients[i], "alloc 100m"), "0");
     }
     CHECK_TEXT(client_do(&clients[3], "info"), "0 993001472 4348444672");
+}
+
+/* A full disk is an error when the region is made, and not a SIGBUS when a page of it is written. */
+TEST(a_full_volume_is_refused_in_time)
+{
+    struct world world = managed();
+    char path[WORLD_PATH];
+    world_path(&world, "vgpu/containers", path);
+    if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+        mount("tmpfs", path, "tmpfs", 0, "size=1m") != 0)
+        skip("a file system of its own needs root: %s", strerror(errno));
+    struct client client = client_start(&world, "handle", NULL);
+    CHECK_TEXT(client_do(&client, "init"), "800");
+    CHECK_HAS(client_errors(&client), "No space left on device");
+    CHECK_EQUAL(mount("tmpfs", path, NULL, MS_REMOUNT, "size=8m"), 0);
+    CHECK_TEXT(client_do(&client, "init"), "0");
+    client_end(&client);
+    umount(path);
 }

@@ -218,8 +218,8 @@ int client_end(struct client *client)
 void world_run(const struct world *world, const char *program, const char *arguments)
 {
     char command[8 * WORLD_PATH], said[4096];
-    snprintf(command, sizeof(command), "FAKEGPU_CONFIG=%s/fakegpu.conf LD_LIBRARY_PATH=%s LD_PRELOAD=" RUNTIME ":%s %s %s 2>%s/errors",
-             world->directory, FAKEGPU, world->library, program, arguments, world->directory);
+    snprintf(command, sizeof(command), "FAKEGPU_CONFIG=%s/fakegpu.conf LD_LIBRARY_PATH=%s LD_PRELOAD=" RUNTIME ":%s %s %s 2>&1",
+             world->directory, FAKEGPU, world->library, program, arguments);
     FILE *run = popen(command, "r");
     CHECK(run != NULL);
     size_t length = fread(said, 1, sizeof(said) - 1, run);

@@ -165,7 +165,9 @@ static CUresult reserve(struct pool *pool, uint64_t bytes)
 {
     struct charge growth;
     if (!charge_try(&growth, pool->charge.payer, CHARGE_DATA, charge_whole_pieces(bytes))) {
+        struct quiet quiet = quiet_begin();
         trim_one(pool);
+        quiet_end(quiet);
         CUresult result = charge_take(&growth, pool->charge.payer, CHARGE_DATA, charge_whole_pieces(bytes));
         if (result != CUDA_SUCCESS)
             return result;

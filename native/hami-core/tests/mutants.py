@@ -1,0 +1,141 @@
+"""Small wrong changes to the library, one for each property that it must have: `make check` has to notice every one.
+
+Run by `make mutants` (or `python tests/mutants.py [NAME …]`). Each is applied alone to a copy, the copy is built, and the tests that
+are named with it are run: one that survives is an error, as is one whose text is no longer in the source.
+"""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parents[1]
+FAKEGPU = HERE.parents[1] / "tests" / "fakegpu"
+BUILD_SECONDS, TEST_SECONDS = 300, 300
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One wrong change: `old` becomes `new` in `file`, and a test whose file or name contains one of `tests` must fail."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: str
+
+
+MUTANTS = (
+    Mutant("a release that is lost", "memory/linear.c", "    else\n        charge_give_back(&(struct charge){{record->device",
+           "    else if (0)\n        charge_give_back(&(struct charge){{record->device", "capping"),
+    Mutant("a failed allocation that stays charged", "memory/linear.c",
+           "    if (result != CUDA_SUCCESS)\n        charge_give_back(charge);\n    return result;", "    return result;", "card_has_free null_pointers"),
+    Mutant("a failed free that is given back", "memory/linear.c", "    if (result != CUDA_SUCCESS)\n        records_add(linear(), *record);",
+           "    if (0)\n        records_add(linear(), *record);", "failed_free"),
+    Mutant("a limit of one byte too much", "ledger.c", "seen.total > limit_bytes - (uint64_t)delta", "seen.total > limit_bytes - (uint64_t)delta + 1",
+           "test_ledger"),
+    Mutant("a check before the step and none in it", "ledger.c",
+           "        if (delta > 0 && ((uint64_t)delta > limit_bytes || seen.total > limit_bytes - (uint64_t)delta))\n            return false;\n",
+           "        if (delta > 0 && sequence && where->total > limit_bytes - (uint64_t)delta && seen.total == where->total + 1)\n            return false;\n",
+           "test_ledger"),
+    Mutant("a tag that is not handed on", "ledger.c", "        help(books, slot, device, seen.tag);\n", "", "crash test_ledger"),
+    Mutant("a lane that is settled before the swap", "ledger.c", "    } while (!compare_and_swap16(where, seen, wanted));\n    settle(lane, sequence, delta);",
+           "        if (lane->settled < sequence)\n            settle(lane, sequence, delta);\n    } while (!compare_and_swap16(where, seen, wanted));",
+           "crash test_ledger"),
+    Mutant("a recovery that forgets the step under way", "ledger.c", "    if (committed || load(&lane->helped) >= sequence)\n", "    if (0)\n",
+           "crash test_ledger"),
+    Mutant("a total below zero", "ledger.c", "return value > back ? value - back : 0;", "return value - back;", "below_zero"),
+    Mutant("the dead are not reaped before a refusal", "charge.c", "    settle_and_trim(payer.device);\n    reap();\n", "    settle_and_trim(payer.device);\n",
+           "dead_process"),
+    Mutant("cached memory is not given back before a refusal", "charge.c", "    settle_and_trim(payer.device);\n    reap();\n", "    reap();\n",
+           "cached_memory graphs"),
+    Mutant("limits are not read before a refusal", "charge.c", "    container_refresh();\n", "", "limits_follow"),
+    Mutant("refusals are not counted", "charge.c", "    __atomic_fetch_add(&device->refusals, 1, __ATOMIC_RELAXED);\n", "", "reads_as_the_page"),
+    Mutant("a line for every refusal", "charge.c", "    if ((before && now - before < NANOSECONDS_A_SECOND) ||", "    if ((0) ||", "not_too_often"),
+    Mutant("free above what the card has", "share.h", "return left < card_free ? left : card_free;", "return left + 0 * card_free;", "card_has_free"),
+    Mutant("free below zero", "share.h", "uint64_t left = limit > used ? limit - used : 0;", "uint64_t left = limit - used;", "limits_follow"),
+    Mutant("total above the card", "share.h", "return limit < card_total ? limit : card_total;", "return limit + 0 * card_total;", "above_the_card exempted"),
+    Mutant("a child of fork with its parent's slot", "container.c", "MADV_WIPEONFORK) != 0)\n        mine->owner = (uint32_t)getpid();",
+           "MADV_NORMAL) != 0)\n        mine->owner = (uint32_t)getpid();", "children"),
+    Mutant("KAI's file above the request", "limits.c", "limit = smaller(files->kai_bytes, most_by_kai(request, card));", "limit = files->kai_bytes;", "test_limits"),
+    Mutant("KAI's file is ignored", "limits.c", "    if (files->has_kai)\n        limit", "    if (0)\n        limit", "test_limits"),
+    Mutant("at-most is ignored", "limits.c", "return request->at_most_mib ? smaller(limit, request->at_most_mib * MIB) : limit;", "return limit;", "test_limits"),
+    Mutant("a portion that is rounded down", "kai.c", "return (double)whole < value ? whole + 1 : whole;", "return whole;", "test_kai"),
+    Mutant("halves away from even", "kai.c", "(rest == half && (whole & 1))", "(rest == half)", "test_kai"),
+    Mutant("limits that vanish are no limits", "container.c", "    if (valid) {\n        files = read;", "    if (valid || answer != LIMITS_INVALID) {\n        files = read;",
+           "limits_follow"),
+    Mutant("a missing library file is unmanaged", "limits.c", "if (error == ENOENT && file_status(library, &status))", "if (error == ENOENT)", "file_that_is_gone"),
+    Mutant("the environment counts in a managed container", "environment.c", 'static const char name[] = "ISOLATOR_MEMORY_LIMIT";',
+           'static const char name[] = "CUDA_DEVICE_MEMORY_LIMIT";', "own_limit environment_raises"),
+    Mutant("a value that cannot be read is no limit", "environment.c", "return own_reading == SIZE_NONE && common_reading == SIZE_NONE;", "return true;", "one_way"),
+    Mutant("a second allowance beside a removed region", "region.c", "        if (attached < 0)\n            opened = make(region, reason);", "        if (attached < 0 || 1)\n            opened = make(region, reason);",
+           "removed_region"),
+    Mutant("HAMi-core's processes are not looked for", "region.c", "if (magic == HAMI_MAGIC && (living", "if (0 && (living", "living_hami"),
+    Mutant("a sparse region", "region.c", "int error = posix_fallocate(file, 0, sizeof(struct region_file));", "int error = ftruncate(file, sizeof(struct region_file));", "full_volume"),
+    Mutant("a lost lock is death", "slot.c", "state_of(slot) == SLOT_USED && lost_its_lock(region, slot, self)", "0", "closes_every"),
+    Mutant("what was before exec lives on", "slot.c", "        return false; /* left from before exec */", "        return true;", "executes_another"),
+    Mutant("pools are charged with what was asked for", "memory/pools.c", "return pool->by_pointers ? pool->live : reserved;", "return pool->live;", "pool"),
+    Mutant("captured allocations are charged", "memory/pools.c", "process->attachment == UNCOUNTED || is_capturing(call)", "process->attachment == UNCOUNTED", "graphs"),
+    Mutant("memory of a handle goes with the handle", "memory/virtual.c",
+           "record.owner == 1 && records_take(handles(), handle, &record)", "records_take(handles(), handle, &record)", "virtual_memory"),
+    Mutant("a mapping that is not counted", "memory/virtual.c", "result == CUDA_SUCCESS && note_use(0, ptr, size, handle) != CUDA_SUCCESS", "0", "virtual_memory"),
+    Mutant("a context's memory outlives it", "memory/contexts.c", "    charge_give_back_all_of(&process->holdings.linear, context);\n", "", "contexts"),
+    Mutant("a primary context goes with the first release", "memory/contexts.c", "if (*primary && !primary_is_active(device))", "if (*primary)", "contexts"),
+    Mutant("contexts cost nothing", "memory/overhead.c", "return charge_take(charge, payer, CHARGE_OVERHEAD, estimate(device_handle(payer.device)));",
+           "return charge_take(charge, payer, CHARGE_OVERHEAD, 0);", "contexts"),
+    Mutant("an unloaded module stays charged", "memory/modules.c", "        overhead_shrink(record->device, record->bytes);", "        (void)record;", "modules"),
+    Mutant("the first device pays for all", "devices.c", "        if (devices[i].handle == device)\n            return devices[i].index;",
+           "        if (devices[i].handle == device || i == 0)\n            return devices[0].index;", "devices other_card"),
+    Mutant("others' captures are disturbed", "quiet.h", "quiet.changed = cuda.cuThreadExchangeStreamCaptureMode(&quiet.before) == CUDA_SUCCESS;", "", "captures"),
+    Mutant("a name is enough to be the driver's", "hooks.c", "return address && address == *hook->driver ? hook->wrapper : address;", "return address ? hook->wrapper : address;", "lookup"),
+    Mutant("exports that are seen without a driver", "dlsym.c", "    if (handle == RTLD_DEFAULT)\n        return route_default(real, hook, name);\n",
+           "    if (handle == RTLD_DEFAULT)\n        return (struct route){real, NULL};\n", "lookup"),
+    Mutant("records that end a probe", "records.c", "if (((at - wanted) & mask) >= ((at - hole) & mask)) {", "if (0) {", "records"),
+)  # fmt: skip
+
+
+def make(copy: Path, target: str, seconds: int, tests: str = "") -> subprocess.CompletedProcess[str]:
+    command = ["make", "-s", "-C", str(copy), target, f"FAKEGPU={FAKEGPU}", f"TESTS={tests}", "WERROR="]
+    return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+
+
+def verdict(copy: Path, mutant: Mutant) -> str:
+    """Empty if the tests noticed."""
+    source = copy / "src" / mutant.file
+    original = source.read_text()
+    if original.count(mutant.old) != 1:
+        return f"its text is {original.count(mutant.old)} times in src/{mutant.file}"
+    try:
+        source.write_text(original.replace(mutant.old, mutant.new))
+        built = make(copy, "all", BUILD_SECONDS)
+        if built.returncode != 0:
+            return f"does not build: {built.stderr.strip().splitlines()[0]}"
+        try:
+            checked = make(copy, "check", TEST_SECONDS, mutant.tests)
+        except subprocess.TimeoutExpired:
+            return ""
+        if "0 passed, 0 failed" in checked.stdout:
+            return f"no test is named {mutant.tests}"
+        return "" if checked.returncode != 0 else "survives"
+    finally:
+        source.write_text(original)
+
+
+def main() -> int:
+    chosen = [mutant for mutant in MUTANTS if not sys.argv[1:] or any(name in mutant.name for name in sys.argv[1:])]
+    failed = 0
+    with tempfile.TemporaryDirectory() as directory:
+        copy = Path(directory) / "hami-core"
+        shutil.copytree(HERE, copy, ignore=shutil.ignore_patterns("build"))
+        for mutant in chosen:
+            said = verdict(copy, mutant)
+            failed += said != ""
+            print(f"{'SURVIVED' if said else 'noticed '}  {mutant.name}{': ' + said if said else ''}", flush=True)
+    print(f"{len(chosen) - failed} noticed, {failed} not")
+    return 1 if failed or not chosen else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
