@@ -97,25 +97,29 @@ def _put_in_place(directory: Directory, temporary: str, name: str) -> None:
     try:
         os.rename(temporary, name, src_dir_fd=directory.fd, dst_dir_fd=directory.fd)
     except IsADirectoryError:
-        _exchange(directory, temporary, name)
+        _replace_directory(directory, temporary, name)
+
+
+def _replace_directory(directory: Directory, temporary: str, name: str) -> None:
+    if _exchange(directory, temporary, name):
         _set_aside(directory, temporary, name)
-
-
-def _exchange(directory: Directory, first: str, second: str) -> None:
-    """Swap two names in one step (renameat2(2)): a directory cannot be renamed over."""
-    # Older versions of musl have no such function.
-    rename = getattr(_libc, "renameat2", None)
-    if rename is None:
-        number = errno.ENOSYS
-    elif rename(directory.fd, first.encode(), directory.fd, second.encode(), _RENAME_EXCHANGE) == 0:
-        return
     else:
-        number = ctypes.get_errno()
-    if number not in (errno.EINVAL, errno.ENOSYS):
-        raise OSError(number, os.strerror(number))
-    # A file system that cannot swap. No right file stands there, so none is missing for this moment.
-    _set_aside(directory, second, second)
-    os.rename(first, second, src_dir_fd=directory.fd, dst_dir_fd=directory.fd)
+        # No right file stands there, so none is missing for this moment.
+        _set_aside(directory, name, name)
+        os.rename(temporary, name, src_dir_fd=directory.fd, dst_dir_fd=directory.fd)
+
+
+def _exchange(directory: Directory, first: str, second: str) -> bool:
+    """Swap two names in one step (renameat2(2)); False where the file system or an older musl cannot."""
+    swap = getattr(_libc, "renameat2", None)
+    if swap is None:
+        return False
+    if swap(directory.fd, first.encode(), directory.fd, second.encode(), _RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.EINVAL, errno.ENOSYS):
+        return False
+    raise OSError(number, os.strerror(number))
 
 
 def _set_aside(directory: Directory, found: str, name: str) -> None:
