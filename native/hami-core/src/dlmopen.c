@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "dlmopen.h"
 #include "elf_lookup.h"
 #include "hooks.h"
 #include "limits.h"
@@ -25,11 +26,13 @@ struct mroute {
 
 __attribute__((visibility("hidden"), used)) struct mroute dlmopen_route(Lmid_t namespace, const char *file, int mode);
 
-/* A namespace that was made for a thread. Only that thread looks at it again: then its call that asked for it is over. */
+/* A namespace that was made for a thread, and the copy of this library in it. Only that thread opens anything in it again: then its
+ * call that asked for it is over. */
 struct made {
     void *thread;
+    const struct link_map *copy; /* set last */
+    const struct link_map *last; /* of what came with the copy; what was opened in the namespace since is behind it */
     Lmid_t namespace;
-    const struct link_map *last; /* of what came with this library; what was opened in the namespace since is behind it */
 };
 
 enum { NAMESPACES = 16 }; /* glibc has no more */
@@ -41,18 +44,23 @@ static void *this_thread(void)
     return &errno;
 }
 
-/* A namespace in which only this library is left, since opening the program's failed or it was closed: without us it would be gone. */
+static const struct link_map *copy_of(const struct made *entry)
+{
+    return __atomic_load_n(&entry->copy, __ATOMIC_ACQUIRE);
+}
+
+/* A namespace in which only the copy is left, since opening the program's failed or it was closed: without us it would be gone. */
 static const struct made *find_empty(void)
 {
     for (unsigned i = 0; i < NAMESPACES; i++)
-        if (__atomic_load_n(&made[i].thread, __ATOMIC_ACQUIRE) == this_thread() && made[i].last && !made[i].last->l_next)
+        if (copy_of(&made[i]) && made[i].thread == this_thread() && !made[i].last->l_next)
             return &made[i];
     return NULL;
 }
 
-static void remember(Lmid_t namespace, const struct link_map *first)
+static void remember(Lmid_t namespace, const struct link_map *copy)
 {
-    const struct link_map *last = first;
+    const struct link_map *last = copy;
     while (last->l_next)
         last = last->l_next;
     for (unsigned i = 0; i < NAMESPACES; i++) {
@@ -60,9 +68,24 @@ static void remember(Lmid_t namespace, const struct link_map *first)
         if (__atomic_compare_exchange_n(&made[i].thread, &nobody, this_thread(), false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
             made[i].namespace = namespace;
             made[i].last = last;
+            __atomic_store_n(&made[i].copy, copy, __ATOMIC_RELEASE);
             return;
         }
     }
+}
+
+void *dlmopen_dlsym_of(void *handle)
+{
+    int (*info)(void *, int, void *) = NULL;
+    Lmid_t namespace;
+
+    for (unsigned i = 0; i < NAMESPACES && copy_of(&made[i]); i++) {
+        if (!info)
+            info = (int (*)(void *, int, void *))elf_next_symbol("dlinfo");
+        if (info && info(handle, RTLD_DI_LMID, &namespace) == 0 && namespace == made[i].namespace)
+            return elf_symbol(made[i].copy->l_addr, made[i].copy->l_ld, "dlsym");
+    }
+    return NULL;
 }
 
 /* False: this library cannot be opened there, and the program gets what it would get without us. */

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "dlmopen.h"
 #include "driver.h"
 #include "elf_lookup.h"
 #include "hooks.h"
@@ -79,8 +80,12 @@ struct route dlsym_route(void *handle, const char *name)
         return (struct route){NULL, without_us(ask, hook, name)};
     if (handle == RTLD_DEFAULT)
         return (struct route){real, NULL};
-    if (address)
-        find_driver_of(name);
+    if (!address)
+        return (struct route){NULL, NULL};
+    void *elsewhere = dlmopen_dlsym_of(handle);
+    if (elsewhere)
+        return (struct route){elsewhere, NULL};
+    find_driver_of(name);
     return (struct route){NULL, hook_translate(hook, address)};
 }
 

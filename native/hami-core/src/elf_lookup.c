@@ -5,6 +5,8 @@
 #include <stdint.h>
 #include <sys/auxv.h>
 
+#define OWN_SONAME "libvgpu.so"
+
 extern ElfW(Dyn) _DYNAMIC[] __attribute__((visibility("hidden")));
 
 const ElfW(Dyn) *elf_self(void)
@@ -146,20 +148,56 @@ static const struct r_debug *find_debug(void)
     return NULL;
 }
 
-void *elf_next_symbol(const char *name)
+/* Another copy of this library, as seen from a namespace that dlmopen made. */
+static bool is_a_copy(ElfW(Addr) base, const ElfW(Dyn) *dynamic)
 {
-    const struct r_debug *debug = find_debug();
-    const struct link_map *object, *first;
-    if (!debug)
-        return NULL;
-    first = debug->r_map;
-    for (object = first; object; object = object->l_next)
+    const char *soname = elf_soname(base, dynamic);
+    return soname && text_equal(soname, OWN_SONAME);
+}
+
+static void *find_behind_us(const struct link_map *objects, const char *name)
+{
+    const struct link_map *first = objects;
+    for (const struct link_map *object = objects; object; object = object->l_next)
         if (object->l_ld == _DYNAMIC)
             first = object->l_next;
-    for (object = first; object; object = object->l_next) {
-        void *address = object->l_ld ? elf_symbol(object->l_addr, object->l_ld, name) : NULL;
+    for (const struct link_map *object = first; object; object = object->l_next) {
+        void *address = object->l_ld && !is_a_copy(object->l_addr, object->l_ld) ? elf_symbol(object->l_addr, object->l_ld, name) : NULL;
         if (address)
             return address;
     }
     return NULL;
+}
+
+struct wanted {
+    const char *name;
+    void *address;
+    bool behind_us;
+};
+
+static int visit(struct dl_phdr_info *object, size_t bytes, void *data)
+{
+    struct wanted *wanted = data;
+    const ElfW(Dyn) *dynamic = NULL;
+    (void)bytes;
+
+    for (int i = 0; i < object->dlpi_phnum; i++)
+        if (object->dlpi_phdr[i].p_type == PT_DYNAMIC)
+            dynamic = (const void *)(object->dlpi_addr + object->dlpi_phdr[i].p_vaddr);
+    if (dynamic == _DYNAMIC)
+        wanted->behind_us = true;
+    else if (dynamic && wanted->behind_us && !is_a_copy(object->dlpi_addr, dynamic))
+        wanted->address = elf_symbol(object->dlpi_addr, dynamic, wanted->name);
+    return wanted->address != NULL;
+}
+
+void *elf_next_symbol(const char *name)
+{
+    const struct r_debug *debug = find_debug();
+    struct wanted wanted = {name, NULL, false};
+    if (debug && debug->r_map)
+        return find_behind_us(debug->r_map, name);
+    /* A program without DT_DEBUG, as this library is when it is executed. */
+    dl_iterate_phdr(visit, &wanted);
+    return wanted.address;
 }
