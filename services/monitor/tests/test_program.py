@@ -203,6 +203,17 @@ def test_serve_follows_regions_and_pods(tmp_path: Path, root: Path) -> None:
         wait_for(metrics, 1 << 30, container("hami_vgpu_memory_limit_bytes", "b"))
 
 
+def test_a_region_that_took_anothers_place_is_noticed(tmp_path: Path, root: Path) -> None:
+    limit = container("hami_vgpu_memory_limit_bytes")
+    pods = write_pods(tmp_path / "pods.json", pod("a", "u-1", "main"))
+    with serving("--pods-file", pods, "--region-root", root) as (_, url):
+        wait_for(f"{url}/metrics", 4147 << 20, limit)
+        write(root / "other", RegionImage([Card(UUID, 2 << 30)], {}).v1()).rename(root / "u-1_main" / "usage.cache")
+        wait_for(f"{url}/metrics", 2 << 30, limit)
+        (root / "u-1_main" / "usage.cache").write_bytes(RegionImage([Card(UUID, 1 << 30)], {}).v0())
+        wait_for(f"{url}/metrics", 1 << 30, limit)
+
+
 def test_serve_answers_what_is_asked(tmp_path: Path, root: Path) -> None:
     with serving("--pods-file", write_pods(tmp_path / "p", pod("a", "u-1", "main")), "--region-root", root) as (_, url):
         assert get(f"{url}/healthz") == (200, "text/plain; charset=utf-8", "ok\n")

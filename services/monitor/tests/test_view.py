@@ -266,6 +266,13 @@ def test_mig_devices_of_the_node_are_known() -> None:
     assert only(series(observe(node(reading(region(uuid="MIG-1")), gpus=(card,))))["hami_vgpu_memory_used_bytes"])
 
 
+def test_one_name_has_one_series() -> None:
+    again = pod(metadata=pod()["metadata"] | {"uid": "another"})
+    ended = pod(metadata=pod()["metadata"] | {"uid": "third"}, status={"phase": "Failed"})
+    view = observe(node(reading(region())), again, pod(), ended)
+    assert only(series(view)["hami_vgpu_memory_used_bytes"]) == 1130
+
+
 def test_nvml_that_gives_nothing_costs_its_series_only() -> None:
     card = Gpu(0, UUID, "GB10", None, None, None, None)
     found = series(

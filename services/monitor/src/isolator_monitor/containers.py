@@ -91,15 +91,13 @@ def build(
     pods: Iterable[Pod], node: NodeReading, identities: Identities, reservation_namespace: str
 ) -> tuple[ContainerState, ...]:
     """State of every container that asked for a share or has a region or a limits volume."""
-    pods = tuple(pods)
+    pods = tuple({(pod.metadata.namespace, pod.metadata.name): pod for pod in pods if not pod.ended}.values())
     readings = {(reading.uid, reading.container): reading for reading in node.readings}
     identities.learn(node.gpus, frozenset(pod.metadata.uid for pod in pods))
     reserved = devices.reserved(pods, reservation_namespace)
     nvml = _nvml_by_container(pods, node)
     found = []
     for pod in pods:
-        if pod.ended:
-            continue
         asked = _requests(pod)
         given = devices.given(pod, reserved)
         for index, container in pod.containers():
@@ -227,8 +225,8 @@ def _device(region: Region, device: Device, held: Memory, use: _Use) -> DeviceSt
 def _card_bytes(uuids: tuple[str, ...], cards: Mapping[str, int | None]) -> int | None:
     """Memory of the container's card; where the card is not known, of the node's cards if they are alike."""
     for uuid in uuids:
-        if uuid in cards:
-            return cards[uuid]
+        if uuid:
+            return cards.get(uuid)
     sizes = set(cards.values())
     return sizes.pop() if len(sizes) == 1 else None
 

@@ -83,7 +83,12 @@ def picture(answer: Answer) -> Group:
         rows.add_column(name, justify="right" if name in ("Processes", "Compute", "Refused") else "left")
     for row in board.rows:
         _add(rows, row)
-    return Group(state, Text(), cards, Text(), rows)
+    problems = [
+        Text(f"{row.namespace}/{row.pod} {row.container}: {problem}", "red")
+        for row in board.rows
+        for problem in row.problems
+    ]
+    return Group(state, Text(), cards, Text(), rows, *([Text(), *problems] if problems else []))
 
 
 def _add(table: Table, row: Row) -> None:
@@ -97,8 +102,6 @@ def _add(table: Table, row: Row) -> None:
         _percent(row.sm_percent) + (f" of {row.sm_limit_percent} %" if row.sm_limit_percent else ""),
         "–" if row.refusals is None else str(row.refusals),
     )
-    for problem in row.problems:
-        table.add_row(Text(f"  {problem}", "red"))
 
 
 def _bar(used: int | None, total: int | None) -> ProgressBar:
