@@ -156,6 +156,7 @@ PLURALS = {
     "ConfigMap": ("api/v1", "configmaps", True),
     "DaemonSet": ("apis/apps/v1", "daemonsets", True),
     "Deployment": ("apis/apps/v1", "deployments", True),
+    "Lease": ("apis/coordination.k8s.io/v1", "leases", True),
     "HorizontalPodAutoscaler": ("apis/autoscaling/v2", "horizontalpodautoscalers", True),
     "EndpointSlice": ("apis/discovery.k8s.io/v1", "endpointslices", True),
     "MutatingWebhookConfiguration": (

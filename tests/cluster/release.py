@@ -19,6 +19,7 @@ CHARTS = Path(__file__).parents[2] / "deploy" / "helm"
 UMBRELLA = CHARTS / "kai-resource-isolator"
 NAME = "kai-resource-isolator"
 NAMESPACE = "isolator"
+GPU_LABELS = {"nvidia.com/gpu.present": "true"}
 SERVICES = ("webhook", "vramd", "libsync", "monitor")
 WAIT_SECONDS = 120
 
@@ -73,17 +74,15 @@ def installed(
 ) -> Iterator[Release]:
     """A release in a namespace of its own, for the time of a block."""
     labels = {"pod-security.kubernetes.io/enforce": "privileged"}
-    certificate_directory = directory / "certificate"
-    certificate_directory.mkdir()
     node_root = directory / "root"
     node_root.mkdir()
     directory.chmod(0o755)
     with (
         cluster.scratch_namespace(namespace, labels),
-        Node(cluster, plane, node_root, images(), [namespace], name=f"node-of-{namespace}") as running,
+        Node(cluster, plane, node_root, images(), [namespace], f"node-of-{namespace}", GPU_LABELS) as running,
     ):
         release = Release(cluster, running, namespace)
-        upgrade(release, {**certificate_values(cluster, certificate_directory, namespace), **values})
+        upgrade(release, {"monitor": {"enabled": True}, **values})
         try:
             yield release
         finally:

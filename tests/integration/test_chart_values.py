@@ -1,7 +1,10 @@
 """What the chart makes of its values, without a cluster: sentences for what nobody reads, names, images, budgets."""
 
 import json
+import os
+import re
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -75,7 +78,10 @@ def test_a_thin_chart_renders_what_the_umbrella_renders_for_its_service(chart: s
 
 
 def test_both_helms_render_the_same() -> None:
-    assert template(helm=3) == template(helm=4)
+    def identified(objects: list[Object]) -> dict[tuple[str, str], Object]:
+        return {(item["kind"], item["metadata"]["name"]): item for item in objects}
+
+    assert identified(template(helm=3)) == identified(template(helm=4))
 
 
 def test_generated_files_are_fresh() -> None:
@@ -95,6 +101,7 @@ def test_generated_files_are_fresh() -> None:
         ("tls.patch.image", "other/certgen:1", "tls.patch.image is retired: there is no certificate job"),
         ("tls.patch.enabled", False, "tls.patch.enabled is retired"),
         ("tls.patch.nodeSelector", {"a": "b"}, "tls.patch.nodeSelector is retired"),
+        ("monitor.resyncInterval", "1m", "monitor.resyncInterval is retired"),
         ("image.repository", "projecthami/kai-resource-isolator", "that is the upstream chart's image"),
         ("tls.existingSecret", "mine", "tls.existingSecret is set without tls.caBundle"),
         ("webhook.gpuShareResources", "nvidia.com/gpumem;x", "accepted are resource names"),
@@ -209,7 +216,8 @@ def test_names_are_made_as_upstream_makes_them(release: str, values: dict[str, A
     objects = template(values, name=release)
     (webhook,) = of_kind(objects, "MutatingWebhookConfiguration")
     assert webhook["metadata"]["name"] == f"{prefix}-mutating"
-    assert all(len(item["metadata"]["name"]) <= 63 for item in objects)
+    bounded = [item for item in objects if not item["kind"].startswith("ClusterRole")]
+    assert all(len(item["metadata"]["name"]) <= 63 for item in bounded)
 
 
 def test_all_objects_go_to_the_chosen_namespace() -> None:
@@ -246,6 +254,56 @@ def test_an_impossible_disruption_budget_is_refused(value: Any) -> None:
 
 def test_one_replica_has_no_disruption_budget() -> None:
     assert not of_kind(template({"webhook": {"replicaCount": 1}}), "PodDisruptionBudget")
+
+
+def test_no_service_puts_variables_among_a_programs_settings() -> None:
+    objects = template({"fullnameOverride": "isolator", "monitor": {"enabled": True}})
+    specs = [item["spec"]["template"]["spec"] for item in objects if item["kind"] in ("Deployment", "DaemonSet")]
+    assert len(specs) == 4
+    assert all(spec["enableServiceLinks"] is False for spec in specs)
+
+
+def test_each_flag_and_variable_is_one_that_the_program_knows() -> None:
+    """Every value that makes a flag is set, and the services' own parsers look at what comes out."""
+    everything: dict[str, Any] = {
+        "webhook": {"vramdTlsSecret": "a", "hostNetwork": True},
+        "vramd": {"tlsSecret": "a", "perGpuVramMib": 15360},
+        "librarySync": {"nodeLabel": "a/b", "nodeCondition": "a/c", "seLinuxType": "t", "checkNodeLibc": True},
+        "monitor": {"enabled": True, "legacyMetrics": True, "regionRoots": ["/regions"], "updateInterval": "1m30s"},
+    }
+    seen = set()
+    for values in (everything, everything | {"tls": {"existingSecret": "a", "caBundle": "PEM"}}):
+        for item in template(values):
+            if item["kind"] not in ("Deployment", "DaemonSet"):
+                continue
+            part = item["metadata"]["labels"]["app.kubernetes.io/component"]
+            for container in item["spec"]["template"]["spec"]["containers"]:
+                command, *flags = container["args"]
+                known = words_of_help(part, command)
+                assert {flag.partition("=")[0] for flag in flags} <= known
+                variables = {entry["name"] for entry in container.get("env", [])}
+                assert {name for name in variables if name.startswith("ISOLATOR_")} <= known
+                seen.add(f"{part} {command}")
+    assert seen == {"webhook serve", "vramd serve", "libsync run", "monitor serve", "monitor read"}
+
+
+def words_of_help(part: str, command: str) -> set[str]:
+    """Flags and variables that a program's `--help` names."""
+    environment = os.environ | {"COLUMNS": "1000"}
+    printed = subprocess.run(
+        [sys.executable, "-m", f"isolator_{part}", command, "--help"],
+        check=True, capture_output=True, text=True, env=environment,
+    ).stdout  # fmt: skip
+    return set(re.findall(r"--[a-z][a-z-]+|[A-Z]+_[A-Z_]+", printed))
+
+
+@pytest.mark.parametrize(("given", "seconds"), [("5s", 5.0), ("1m30s", 90.0), ("500ms", 0.5), ("1.5s", 1.5)])
+def test_times_are_read_as_upstream_writes_them(given: str, seconds: float) -> None:
+    objects = template({"monitor": {"enabled": True, "updateInterval": given}})
+    (monitor,) = [item for item in of_kind(objects, "DaemonSet") if "monitor" in item["metadata"]["name"]]
+    arguments = monitor["spec"]["template"]["spec"]["containers"][0]["args"]
+    (interval,) = [item.partition("=")[2] for item in arguments if item.startswith("--update-interval")]
+    assert float(interval) == seconds
 
 
 def test_policies_are_left_out_where_kubernetes_has_none() -> None:

@@ -10,7 +10,7 @@ from types import TracebackType
 
 from tests.node import environment, nvidia, volumes
 from tests.node.objects import Api, Json, PodFailure, only, unsupported
-from tests.node.runtime import CAPABILITIES, Container, ContainerSpec, Credentials, Image, RuntimeFailure
+from tests.node.runtime import ADDABLE, CAPABILITIES, Container, ContainerSpec, Credentials, Image, RuntimeFailure
 
 KUBELET_DIRECTORY = "var/lib/kubelet"
 RETRY_SECONDS = 0.1
@@ -172,13 +172,14 @@ def _credentials(name: str, security: Json) -> Credentials:
     if security.get("runAsNonRoot") and user == 0:
         raise PodFailure("CreateContainerConfigError", "container has runAsNonRoot and image will run as root")
     capabilities = security.get("capabilities", {})
-    only(f"capabilities of {name}", capabilities, "drop")
-    if set(capabilities.get("drop", [])) - {"ALL", *CAPABILITIES}:
+    only(f"capabilities of {name}", capabilities, "drop", "add")
+    added = {key: number for key, number in ADDABLE.items() if key in capabilities.get("add", [])}
+    if set(capabilities.get("drop", [])) - {"ALL", *CAPABILITIES} or len(added) != len(capabilities.get("add", [])):
         raise unsupported(f"capabilities of {name}", capabilities)
     dropped = set(CAPABILITIES) if "ALL" in capabilities.get("drop", []) else set(capabilities.get("drop", []))
     return Credentials(
         user=user,
         group=security.get("runAsGroup", 0),
-        capabilities=tuple(number for key, number in CAPABILITIES.items() if key not in dropped),
+        capabilities=(*(CAPABILITIES[key] for key in CAPABILITIES.keys() - dropped), *added.values()),
         no_new_privileges=not security.get("allowPrivilegeEscalation", True),
     )

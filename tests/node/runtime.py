@@ -39,6 +39,9 @@ SYSTEM_PREFIXES = (Path("/usr"), Path("/usr/local"))
 
 PROBE_SECONDS = 60.0
 
+ADDABLE = {"DAC_READ_SEARCH": 2}
+"""What a container may get besides."""
+
 HIDDEN = (("/tmp", 0o1777), ("/var/tmp", 0o1777), ("/run", 0o755))
 """Directories of the machine that no image would bring: empty in every container."""
 

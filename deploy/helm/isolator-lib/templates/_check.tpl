@@ -82,6 +82,9 @@ tls.patch.nodeSelector:
 tls.patch.tolerations:
   default: []
   say: there is no certificate job any more, the webhook makes and renews its certificate itself; remove it
+monitor.resyncInterval:
+  default: 5m
+  say: the monitor follows the API server's watch and removes nothing on the node, so there is no interval; remove it
 image.repository:
   bad: projecthami/kai-resource-isolator
   say: that is the upstream chart's image, which has none of this chart's programs; name a prefix of this chart's images

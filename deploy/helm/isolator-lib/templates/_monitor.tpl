@@ -83,6 +83,9 @@ spec:
             - --log-level={{ .Values.logLevel }}
             - --reader-socket=/run/isolator/reader.sock
             - --kubelet-root=/kubelet
+            {{- range $index, $root := $values.regionRoots }}
+            - --region-root=/regions/{{ $index }}
+            {{- end }}
             - --host-dir={{ .Values.paths.hostDir }}
           env:
             - {name: NVIDIA_VISIBLE_DEVICES, value: all}
@@ -94,6 +97,9 @@ spec:
             - {name: socket, mountPath: /run/isolator}
             - {name: kubelet, mountPath: /kubelet, readOnly: true, mountPropagation: HostToContainer}
             - {name: library, mountPath: {{ .Values.paths.hostDir }}, readOnly: true}
+            {{- range $index, $root := $values.regionRoots }}
+            - {name: regions-{{ $index }}, mountPath: /regions/{{ $index }}, readOnly: true}
+            {{- end }}
             {{- with $values.extraVolumeMounts }}
             {{- toYaml . | nindent 12 }}
             {{- end }}
@@ -112,6 +118,10 @@ spec:
           hostPath: {path: {{ .Values.paths.kubeletRoot }}, type: Directory}
         - name: library
           hostPath: {path: {{ .Values.paths.hostDir }}, type: DirectoryOrCreate}
+        {{- range $index, $root := $values.regionRoots }}
+        - name: regions-{{ $index }}
+          hostPath: {path: {{ $root }}, type: DirectoryOrCreate}
+        {{- end }}
         {{- with $values.extraVolumes }}
         {{- toYaml . | nindent 8 }}
         {{- end }}

@@ -17,6 +17,8 @@ annotations:
 {{- $values := get .root.Values (include "isolator.partKey" .) -}}
 serviceAccountName: {{ include "isolator.serviceAccount" . }}
 automountServiceAccountToken: {{ .token | default false }}
+# A Service named like a program would put variables among its settings.
+enableServiceLinks: false
 {{- with (.root.Values.global | default dict).imagePullSecrets }}
 imagePullSecrets:
   {{- range . }}

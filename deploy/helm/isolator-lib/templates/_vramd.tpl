@@ -26,6 +26,11 @@ spec:
             - --log-level={{ .Values.logLevel }}
             - --listen-port={{ $values.port }}
             - --metrics-port={{ $values.metricsPort }}
+            {{- if $values.tlsSecret }}
+            - --tls-cert-file=/etc/tls/tls.crt
+            - --tls-key-file=/etc/tls/tls.key
+            - --tls-client-ca-file=/etc/tls/ca.crt
+            {{- end }}
             {{- if $values.perGpuVramMib }}
             - --per-gpu-vram-mib={{ int64 $values.perGpuVramMib }}
             {{- end }}
@@ -51,11 +56,15 @@ spec:
             httpGet: {path: /readyz, port: metrics}
             periodSeconds: 2
             timeoutSeconds: 2
-          {{- with $values.extraVolumeMounts }}
+          {{- $mounts := list }}
+          {{- if $values.tlsSecret }}{{ $mounts = append $mounts (dict "name" "tls" "mountPath" "/etc/tls" "readOnly" true) }}{{ end }}
+          {{- with concat $mounts $values.extraVolumeMounts }}
           volumeMounts:
             {{- toYaml . | nindent 12 }}
           {{- end }}
-      {{- with $values.extraVolumes }}
+      {{- $volumes := list }}
+      {{- with $values.tlsSecret }}{{ $volumes = append $volumes (dict "name" "tls" "secret" (dict "secretName" .)) }}{{ end }}
+      {{- with concat $volumes $values.extraVolumes }}
       volumes:
         {{- toYaml . | nindent 8 }}
       {{- end }}

@@ -58,6 +58,7 @@ spec:
 {{- define "isolator.webhookDeployment" -}}
 {{- $part := dict "root" . "part" "webhook" -}}
 {{- $values := .Values.webhook -}}
+{{- $managed := eq (include "isolator.certificateFrom" .) "managed" -}}
 ---
 apiVersion: apps/v1
 kind: Deployment
@@ -69,7 +70,7 @@ spec:
     metadata:
       {{- include "isolator.podMetadata" $part | nindent 6 }}
     spec:
-      {{- include "isolator.podSpec" (merge (dict "podSecurity" (include "isolator.nonRoot" . | fromJson)) $part) | nindent 6 }}
+      {{- include "isolator.podSpec" (merge (dict "token" $managed "podSecurity" (include "isolator.nonRoot" . | fromJson)) $part) | nindent 6 }}
       {{- include "isolator.spread" $part | nindent 6 }}
       {{- if $values.hostNetwork }}
       hostNetwork: true
@@ -82,6 +83,7 @@ spec:
             - serve
             - --log-level={{ .Values.logLevel }}
             - --listen-port={{ $values.port }}
+            - --metrics-port={{ $values.metricsPort }}
             - --host-dir={{ .Values.paths.hostDir }}
             - --container-dir={{ .Values.paths.containerVgpuMount }}
             - --region-size-mib={{ $values.regionSizeMib }}
@@ -94,18 +96,39 @@ spec:
             - --on-internal-error={{ $values.onInternalError }}
             - --vramd-address={{ include "isolator.vramdAddress" . }}
             - --vramd-deadline-ms={{ $values.vramdDeadlineMs }}
+            {{- if $values.vramdTlsSecret }}
+            - --vramd-ca-file=/etc/vramd-tls/ca.crt
+            - --vramd-certificate-file=/etc/vramd-tls/tls.crt
+            - --vramd-key-file=/etc/vramd-tls/tls.key
+            {{- end }}
+            {{- if $managed }}
+            - --tls=managed
+            - --namespace={{ include "isolator.namespace" . }}
+            - --secret-name={{ include "isolator.certificateSecret" . }}
+            - --lease-name={{ include "isolator.certificateSecret" . }}
+            - --service-name={{ include "isolator.webhookService" . }}
+            - --webhook-configurations={{ include "isolator.fullname" . }}-mutating
+            - --pod-name=$(POD_NAME)
+            - --authority-days={{ .Values.tls.authorityDays }}
+            - --leaf-days={{ .Values.tls.leafDays }}
+            {{- else }}
+            - --tls=files
             - --certificate-file=/etc/tls/tls.crt
             - --key-file=/etc/tls/tls.key
+            {{- end }}
             {{- range $values.extraArgs }}
             - {{ . | quote }}
             {{- end }}
           env:
+            - name: POD_NAME
+              valueFrom: {fieldRef: {fieldPath: metadata.name}}
             - {name: ISOLATOR_WEBHOOK_GPU_SHARE_RESOURCES, value: {{ $values.gpuShareResources | quote }}}
             {{- with $values.extraEnv }}
             {{- toYaml . | nindent 12 }}
             {{- end }}
           ports:
             - {name: https, containerPort: {{ $values.port }}, protocol: TCP}
+            - {name: metrics, containerPort: {{ $values.metricsPort }}, protocol: TCP}
           startupProbe:
             httpGet: {path: /healthz, port: https, scheme: HTTPS}
             periodSeconds: 1
@@ -118,21 +141,43 @@ spec:
             httpGet: {path: /readyz, port: https, scheme: HTTPS}
             periodSeconds: 2
             timeoutSeconds: 2
+          {{- $mounts := list }}
+          {{- if not $managed }}{{ $mounts = append $mounts (dict "name" "certificate" "mountPath" "/etc/tls" "readOnly" true) }}{{ end }}
+          {{- if $values.vramdTlsSecret }}{{ $mounts = append $mounts (dict "name" "vramd-tls" "mountPath" "/etc/vramd-tls" "readOnly" true) }}{{ end }}
+          {{- with concat $mounts $values.extraVolumeMounts }}
           volumeMounts:
-            - {name: certificate, mountPath: /etc/tls, readOnly: true}
-            {{- with $values.extraVolumeMounts }}
             {{- toYaml . | nindent 12 }}
-            {{- end }}
+          {{- end }}
+      {{- $volumes := list }}
+      {{- if not $managed }}{{ $volumes = append $volumes (dict "name" "certificate" "secret" (dict "secretName" (include "isolator.certificateSecret" .))) }}{{ end }}
+      {{- with $values.vramdTlsSecret }}{{ $volumes = append $volumes (dict "name" "vramd-tls" "secret" (dict "secretName" .)) }}{{ end }}
+      {{- with concat $volumes $values.extraVolumes }}
       volumes:
-        - name: certificate
-          secret: {secretName: {{ include "isolator.certificateSecret" . }}}
-        {{- with $values.extraVolumes }}
         {{- toYaml . | nindent 8 }}
-        {{- end }}
+      {{- end }}
 {{- end -}}
 
 {{- define "isolator.webhookCertificate" -}}
 {{- $part := dict "root" . "part" "webhook" -}}
+{{- if eq (include "isolator.certificateFrom" .) "managed" }}
+{{- $name := include "isolator.certificateSecret" . }}
+---
+# Empty: the webhook fills both. They exist from the start because a right to create cannot be limited to one name.
+apiVersion: v1
+kind: Secret
+metadata:
+  {{- include "isolator.metadata" (merge (dict "name" $name) $part) | nindent 2 }}
+type: Opaque
+---
+apiVersion: coordination.k8s.io/v1
+kind: Lease
+metadata:
+  {{- include "isolator.metadata" (merge (dict "name" $name) $part) | nindent 2 }}
+{{- if .Values.rbac.create }}
+{{ include "isolator.role" (merge (dict "rules" (include "isolator.webhookRules" .)) $part) }}
+{{ include "isolator.clusterRole" (merge (dict "rules" (include "isolator.webhookClusterRules" .)) $part) }}
+{{- end }}
+{{- end }}
 {{- if eq (include "isolator.certificateFrom" .) "certManager" }}
 {{- $name := include "isolator.certificateSecret" . }}
 {{- if not .Values.tls.certManager.issuerRef }}
@@ -157,6 +202,16 @@ spec:
   issuerRef:
     {{- .Values.tls.certManager.issuerRef | default (dict "name" $name "kind" "Issuer") | toYaml | nindent 4 }}
 {{- end }}
+{{- end -}}
+
+{{- define "isolator.webhookRules" -}}
+- {apiGroups: [""], resources: [secrets], resourceNames: [{{ include "isolator.certificateSecret" . }}], verbs: [get, patch]}
+- {apiGroups: [coordination.k8s.io], resources: [leases], resourceNames: [{{ include "isolator.certificateSecret" . }}], verbs: [get, patch]}
+- {apiGroups: [discovery.k8s.io], resources: [endpointslices], verbs: [list]}
+{{- end -}}
+
+{{- define "isolator.webhookClusterRules" -}}
+- {apiGroups: [admissionregistration.k8s.io], resources: [mutatingwebhookconfigurations], resourceNames: [{{ include "isolator.fullname" . }}-mutating], verbs: [get, patch]}
 {{- end -}}
 
 {{- define "isolator.webhookConfiguration" -}}
