@@ -31,6 +31,12 @@ CUDA(cuMemPoolSetAttribute, (CUmemoryPool pool, CUmemPool_attribute attribute, v
 CUDA(cuMemAddressReserve, (CUdeviceptr * address, size_t bytes, size_t alignment, CUdeviceptr wanted, unsigned long long flags))
 CUDA(cuMemExportToShareableHandle, (void *out, CUmemGenericAllocationHandle handle, int type, unsigned long long flags))
 CUDA(cuGraphDestroy, (CUgraph graph))
+CUDA(cuArrayGetSparseProperties, (void *properties, CUarray array))
+CUDA(cuMulticastCreate, (CUmemGenericAllocationHandle * object, const void *properties))
+CUDA(cuMulticastAddDevice, (CUmemGenericAllocationHandle object, CUdevice device))
+CUDA(cuMemSetAccess, (CUdeviceptr address, size_t bytes, const void *description, size_t count))
+CUDA(cuDeviceGetDevResource, (CUdevice device, void *resource, int type))
+CUDA(cuDevResourceGenerateDesc, (CUdevResourceDesc * description, void *resources, unsigned count))
 #undef CUDA
 #undef NVML
 
@@ -482,6 +488,99 @@ static void arrays(void)
     OK(cuArray3DCreate_v2(&array, &deep));
     IS(charged(), 0);
     OK(cuArrayDestroy(array));
+}
+
+/* What was mapped into a sparse array stays while the array is there. */
+static void sparse_arrays(void)
+{
+    CUDA_ARRAY3D_DESCRIPTOR descriptor = {1024, 1024, 0, CU_AD_FORMAT_UNSIGNED_INT8, 4, CUDA_ARRAY3D_SPARSE};
+    CUmemAllocationProp prop = allocation_properties(CU_MEM_LOCATION_TYPE_DEVICE, device);
+    CUmemGenericAllocationHandle handle;
+    struct {
+        unsigned extent[3], rest[32];
+    } tile;
+    CUarrayMapInfo map;
+    CUarray array;
+    OK(cuArray3DCreate_v2(&array, &descriptor));
+    OK(cuArrayGetSparseProperties(&tile, array));
+    prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
+    prop.allocFlags[2] = 1; /* usage: CU_MEM_CREATE_USAGE_TILE_POOL */
+    OK(cuMemCreate(&handle, 2 * MIB, &prop, 0));
+    IS(charged(), 2 * MIB);
+    memset(&map, 0, sizeof(map));
+    map.resource.array = array;
+    map.subresource.sparseLevel[5] = tile.extent[0];
+    map.subresource.sparseLevel[6] = tile.extent[1];
+    map.subresource.sparseLevel[7] = 1;
+    map.memOperationType = CU_MEM_OPERATION_TYPE_MAP;
+    map.memHandle.memHandle = handle;
+    map.deviceBitMask = 1u << device;
+    OK(cuMemMapArrayAsync(&map, 1, NULL));
+    OK(cuMemMapArrayAsync_ptsz(&map, 1, NULL));
+    OK(cuStreamSynchronize(NULL));
+    OK(cuMemRelease(handle));
+    IS(charged(), 2 * MIB);
+    OK(cuArrayDestroy(array));
+    IS(charged(), 0);
+}
+
+static void multicast_objects(void)
+{
+    CUmemAllocationProp prop = allocation_properties(CU_MEM_LOCATION_TYPE_DEVICE, device);
+    struct {
+        unsigned devices;
+        size_t size;
+        unsigned long long handle_types, flags;
+    } object = {2, 64 * MIB, 0, 0};
+    CUmemGenericAllocationHandle multicast, handle, second;
+    CUdeviceptr address;
+    OK(cuMulticastCreate(&multicast, &object));
+    OK(cuMulticastAddDevice(multicast, 0));
+    OK(cuMulticastAddDevice(multicast, 1));
+    IS(charged(), 0);
+    OK(cuMemCreate(&handle, 32 * MIB, &prop, 0));
+    OK(cuMulticastBindMem(multicast, 0, handle, 0, 32 * MIB, 0));
+    OK(cuMemRelease(handle));
+    IS(charged(), 32 * MIB);
+    OK(cuMemCreate(&second, 32 * MIB, &prop, 0));
+    OK(cuMemAddressReserve(&address, 32 * MIB, 0, 0, 0));
+    OK(cuMemMap(address, 32 * MIB, 0, second, 0));
+    OK(cuMemSetAccess(address, 32 * MIB, &(struct { CUmemLocation location; int flags; }){prop.location, 3}, 1));
+    OK(cuMulticastBindAddr(multicast, 32 * MIB, address, 32 * MIB, 0));
+    OK(cuMemUnmap(address, 32 * MIB));
+    OK(cuMemRelease(second));
+    IS(charged(), 64 * MIB);
+    OK(cuMulticastUnbind(multicast, device, 0, 32 * MIB));
+    IS(charged(), 32 * MIB);
+    OK(cuMulticastUnbind(multicast, device, 32 * MIB, 32 * MIB));
+    IS(charged(), 0);
+    OK(cuMemRelease(multicast));
+}
+
+/* A green context keeps the primary one alive. */
+static void green_contexts(void)
+{
+    unsigned char resource[2048];
+    CUdevResourceDesc description;
+    CUgreenCtx green;
+    CUcontext second;
+    CUdeviceptr pointer;
+    OK(cuCtxCreate_v2(&second, 0, device));
+    OK(cuCtxSetCurrent(second));
+    IS(charged(), CONTEXT);
+    OK(cuDeviceGetDevResource(device, resource, 1));
+    OK(cuDevResourceGenerateDesc(&description, resource, 1));
+    OK(cuGreenCtxCreate(&green, description, device, 1));
+    IS(charged(), CONTEXT);
+    OK(cuDevicePrimaryCtxRelease_v2(device));
+    IS(charged(), CONTEXT);
+    OK(cuGreenCtxDestroy(green));
+    IS(charged(), 0);
+    OK(cuGreenCtxCreate(&green, description, device, 1));
+    IS(charged(), CONTEXT);
+    OK(cuMemAlloc_v2(&pointer, 2 * MIB));
+    OK(cuGreenCtxDestroy(green));
+    IS(charged(), 2 * MIB);
 }
 
 static void contexts(void)

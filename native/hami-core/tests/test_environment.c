@@ -1,5 +1,8 @@
 #define _GNU_SOURCE
+#include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -83,6 +86,40 @@ TEST(the_region_path_is_derived_as_hami_core_does)
     CHECK_EQUAL(status.st_mode & 07777, 0666);
     CHECK_EQUAL(stat(world_path(&world, "vgpu/containers/u1_c1", path), &status), 0);
     CHECK_EQUAL(status.st_mode & 07777, 0777);
+}
+
+/* In a mount namespace of its own, since the fallback is a fixed path. */
+TEST(a_region_that_cannot_be_made_falls_back_as_hami_core_does)
+{
+    struct stat status;
+    setenv("TMPDIR", "/dev/shm", 1);
+    struct world world = world_make();
+    if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 || mount("tmpfs", "/tmp", "tmpfs", 0, "size=8m") != 0)
+        skip("a /tmp of its own needs root");
+    struct client client = client_start(
+        &world, "handle", (const char *const[]){"CUDA_DEVICE_MEMORY_SHARED_CACHE=/nonexistent/x.cache", "CUDA_DEVICE_MEMORY_LIMIT=1g", NULL});
+    CHECK_TEXT(client_do(&client, "init"), "0");
+    CHECK_TEXT(client_do(&client, "total 0"), "0 1073741824");
+    CHECK_HAS(client_errors(&client), "/tmp/cudevshr.cache is used instead");
+    CHECK_EQUAL(stat("/tmp/cudevshr.cache", &status), 0);
+    client_end(&client);
+    /* Not there either: refused with a limit, not counted without one. */
+    CHECK_EQUAL(unlink("/tmp/cudevshr.cache"), 0);
+    CHECK_EQUAL(mount(NULL, "/tmp", NULL, MS_REMOUNT | MS_RDONLY, NULL), 0);
+    struct client limited = client_start(&world, "handle", (const char *const[]){"CUDA_DEVICE_MEMORY_LIMIT=1g", NULL});
+    CHECK_TEXT(client_do(&limited, "init"), "800");
+    CHECK_HAS(client_errors(&limited), "cudevshr.lock");
+    client_end(&limited);
+    struct client unlimited = client_start(&world, "handle", NULL);
+    CHECK_TEXT(client_do(&unlimited, "init"), "0");
+    CHECK_TEXT(client_do(&unlimited, "context 0"), "0");
+    CHECK_TEXT(client_do(&unlimited, "alloc 2g"), "0");
+    CHECK_TEXT(client_do(&unlimited, "free 0"), "0");
+    CHECK_TEXT(client_do(&unlimited, "info"), "0 16001269760 16106127360");
+    CHECK_TEXT(client_do(&unlimited, "nvml 0"), "0 16106127360 16001269760 104857600 | 0 16106127360 0 16001269760 104857600");
+    CHECK_HAS(client_errors(&unlimited), "GPU memory is not counted, no limit is set");
+    client_end(&unlimited);
+    umount("/tmp");
 }
 
 TEST(a_process_of_its_own_sees_no_trace)

@@ -5,15 +5,17 @@ static const char two_cards[] = "state = gpu.state\n"
                                 "driver = 580.65.06\n"
                                 "cuda = 13.0\n"
                                 "[device]\n"
-                                "name = Tesla T4\n"
+                                "name = NVIDIA H100\n"
                                 "uuid = " T4_UUID "\n"
                                 "memory-mib = 15360\n"
                                 "context-mib = 100\n"
+                                "compute-capability = 9.0\n"
                                 "[device]\n"
-                                "name = Tesla T4\n"
+                                "name = NVIDIA H100\n"
                                 "uuid = GPU-22222222-3333-4444-5555-666666666666\n"
                                 "memory-mib = 15360\n"
-                                "context-mib = 100\n";
+                                "context-mib = 100\n"
+                                "compute-capability = 9.0\n";
 
 static void play(const char *name)
 {
