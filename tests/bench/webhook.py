@@ -5,7 +5,6 @@ import contextlib
 import datetime
 import ipaddress
 import json
-import os
 import signal
 import ssl
 import statistics
@@ -69,7 +68,7 @@ def rows() -> Iterator[Row]:
 class Started:
     """A process of ours and the port that it listens on."""
 
-    def __init__(self, process: subprocess.Popen[str], port: int) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], port: int) -> None:
         self.process = process
         self.port = port
 
@@ -87,24 +86,26 @@ def resident_mb(pid: int) -> float:
 @contextmanager
 def started(arguments: list[str]) -> Iterator[Started]:
     """A Python process that says in a JSON line that it is listening."""
-    with subprocess.Popen([sys.executable, *arguments], stderr=subprocess.PIPE, text=True) as process:
+    with (
+        tempfile.NamedTemporaryFile("w+") as log,
+        subprocess.Popen([sys.executable, *arguments], stderr=log) as process,
+    ):
         try:
-            assert process.stderr is not None
-            line: Any = {}
-            for text in process.stderr:
-                line = json.loads(text)
-                if line["event"] == "listening":
-                    break
-            log = os.open(os.devnull, os.O_WRONLY)
-            # Whatever it says from now on is read, so that it never waits for us.
-            drain = subprocess.Popen(["cat"], stdin=process.stderr, stdout=log)
-            os.close(log)
-            yield Started(process, line["port"])
+            yield Started(process, port_in(Path(log.name), process))
         finally:
             process.send_signal(signal.SIGCONT)
             process.kill()
-            process.wait()
-            drain.wait()
+
+
+def port_in(log: Path, process: subprocess.Popen[bytes]) -> int:
+    """The port that a process says it is listening on."""
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end and process.poll() is None:
+        for line in log.read_text().splitlines(keepends=True):
+            if line.endswith("\n") and json.loads(line)["event"] == "listening":
+                return int(json.loads(line)["port"])
+        time.sleep(0.05)
+    raise RuntimeError(log.read_text())
 
 
 def ports(_directory: Path, _name: str) -> list[str]:
@@ -384,7 +385,7 @@ def memory_rows(real: Started) -> Iterator[Row]:
     )
 
 
-def fault_rows(directory: Path, port: int, vramd: subprocess.Popen[str]) -> Iterator[Row]:
+def fault_rows(directory: Path, port: int, vramd: subprocess.Popen[bytes]) -> Iterator[Row]:
     """The slowest of reviews of pods that constrain their node, while vramd hangs and then is killed."""
     for what, number in (("hung", signal.SIGSTOP), ("killed", signal.SIGKILL)):
         took = uvloop.run(

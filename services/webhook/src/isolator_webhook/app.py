@@ -8,9 +8,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 import structlog
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Response
 from fastapi.responses import PlainTextResponse
-from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from isolator_webhook import review
 from isolator_webhook.basis import AskBasis
@@ -26,8 +26,6 @@ MUTATE_PATHS: dict[str, Treatment] = {
 
 READY_SECONDS = 10.0
 """So long the server waits for the first word of vramd before it takes reviews without."""
-
-CLOSE = {"Connection": "close"}
 
 _log = structlog.get_logger()
 
@@ -51,10 +49,11 @@ class Source:
 
 @dataclass(slots=True)
 class State:
-    """What the probes and the connections go by."""
+    """What the paths and the connections go by."""
 
     ready: bool = False
     draining: bool = False
+    ask: AskBasis | None = None
 
 
 OpenSource = Callable[[], AbstractAsyncContextManager[Source]]
@@ -67,54 +66,90 @@ class _Rejected(Exception):
         self.reason = reason
 
 
-async def _body(request: Request, limits: Limits) -> bytes:
-    too_large = _Rejected(413, "too_large", f"the body is too large: accepted are {limits.body_bytes} bytes")
-    parts = []
-    size = 0
-    try:
-        async for part in request.stream():
-            size += len(part)
-            if size > limits.body_bytes:
-                raise too_large
-            parts.append(part)
-    except ClientDisconnect:
-        raise _Rejected(400, "gone", "the client is gone") from None
-    return b"".join(parts)
+async def _body(receive: Receive, limit: int) -> bytes:
+    """The whole body; most arrive in one piece."""
+    body = b""
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise _Rejected(400, "gone", "the client is gone")
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+        if len(body) > limit:
+            raise _Rejected(413, "too_large", f"the body is too large: accepted are {limit} bytes")
+    return body
 
 
-class _Reviews:
-    """Answers reviews, a bounded number at once."""
+class Reviews:
+    """The ASGI application of the paths that review pods, a bounded number at once, before that of all other paths.
 
-    def __init__(self, options: Options, metrics: Metrics, limits: Limits) -> None:
+    It stands before FastAPI, whose reading of requests and building of responses would take longer than a review.
+    """
+
+    def __init__(self, others: ASGIApp, options: Options, metrics: Metrics, limits: Limits, state: State) -> None:
+        self._others = others
         self._options = options
         self._metrics = metrics
         self._limits = limits
+        self._state = state
         self._places = asyncio.Semaphore(limits.at_work)
-        self.ask: AskBasis | None = None
+        self._at_work = 0
+        metrics.at_work.set_function(lambda: self._at_work)
         # Bound once: to bind anew takes longer than to write the line.
         self._log = structlog.get_logger().bind()
 
-    async def answer(self, request: Request, treatment: Treatment) -> bytes:
-        """The answer to one review. Raises _Rejected for what is none, or too much."""
-        assert self.ask is not None
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        treatment = MUTATE_PATHS.get(scope["path"]) if scope["type"] == "http" else None
+        if treatment is None:
+            await self._others(scope, receive, send)
+            return
+        try:
+            if scope["method"] != "POST":
+                raise _Rejected(405, "method", f"{scope['method']} is not answered here: accepted is POST")
+            body = await self._answer(receive, treatment)
+        except _Rejected as rejected:
+            self._metrics.rejected.labels(rejected.reason).inc()
+            _log.warning("request_rejected", reason=rejected.reason, error=str(rejected))
+            # What is left of the body would be read as the next request.
+            await self._send(send, rejected.status, b"text/plain; charset=utf-8", f"{rejected}\n".encode(), close=True)
+            return
+        await self._send(send, 200, b"application/json", body, close=self._state.draining)
+
+    async def _send(self, send: Send, status: int, content_type: bytes, body: bytes, *, close: bool) -> None:
+        headers = [(b"content-type", content_type), (b"content-length", str(len(body)).encode())]
+        if close:
+            headers.append((b"connection", b"close"))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _answer(self, receive: Receive, treatment: Treatment) -> bytes:
+        ask = self._state.ask
+        assert ask is not None, "the source of the basis is opened before the server takes requests"
         if self._places.locked():
             await self._wait()
         else:
             await self._places.acquire()
-        self._metrics.at_work.inc()
+        self._at_work += 1
         try:
-            body = await _body(request, self._limits)
+            body = await _body(receive, self._limits.body_bytes)
             start = time.perf_counter()
-            answered = await review.answer(body, self.ask, self._options, treatment)
+            answered = await review.answer(body, ask, self._options, treatment)
         except review.Malformed as malformed:
             raise _Rejected(400, "malformed", str(malformed)) from malformed
         finally:
             self._places.release()
-            self._metrics.at_work.dec()
-        self._metrics.seconds.observe(time.perf_counter() - start)
-        self._metrics.reviewed(answered.outcome.result, answered.outcome.reason)
+            self._at_work -= 1
+        self._metrics.reviewed(answered.outcome.result, answered.outcome.reason, time.perf_counter() - start)
         self._tell(answered)
         return answered.body
+
+    async def _wait(self) -> None:
+        try:
+            async with asyncio.timeout(self._limits.wait_seconds):
+                await self._places.acquire()
+        except TimeoutError:
+            raise _Rejected(503, "busy", f"{self._limits.at_work} reviews are at work already") from None
 
     def _tell(self, answered: review.Answered) -> None:
         """One line for a pod that was patched or refused, none for others."""
@@ -132,17 +167,9 @@ class _Reviews:
             operations=len(outcome.operations),
         )
 
-    async def _wait(self) -> None:
-        try:
-            async with asyncio.timeout(self._limits.wait_seconds):
-                await self._places.acquire()
-        except TimeoutError:
-            raise _Rejected(503, "busy", f"{self._limits.at_work} reviews are at work already") from None
 
-
-def app(open_source: OpenSource, options: Options, metrics: Metrics, limits: Limits, state: State) -> FastAPI:
+def app(open_source: OpenSource, options: Options, metrics: Metrics, limits: Limits, state: State) -> ASGIApp:
     """The application. `open_source` gives the source of the basis, opened in the server's own loop."""
-    reviews = _Reviews(options, metrics, limits)
 
     async def become_ready(source: Source) -> None:
         with contextlib.suppress(TimeoutError):
@@ -154,39 +181,22 @@ def app(open_source: OpenSource, options: Options, metrics: Metrics, limits: Lim
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         async with open_source() as source:
-            reviews.ask = source.ask
+            state.ask = source.ask
             waiting = asyncio.create_task(become_ready(source))
             yield
             waiting.cancel()
 
-    api = FastAPI(lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None)
+    probes = FastAPI(lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None)
 
-    def mutate_as(treatment: Treatment) -> Callable[[Request], Awaitable[Response]]:
-        async def mutate(request: Request) -> Response:
-            try:
-                answer = await reviews.answer(request, treatment)
-            except _Rejected as rejected:
-                metrics.rejected.labels(rejected.reason).inc()
-                _log.warning("request_rejected", reason=rejected.reason, error=str(rejected))
-                # What is left of the body would be read as the next request.
-                return PlainTextResponse(f"{rejected}\n", status_code=rejected.status, headers=CLOSE)
-            return Response(answer, media_type="application/json", headers=CLOSE if state.draining else None)
-
-        return mutate
-
-    for path, treatment in MUTATE_PATHS.items():
-        # Not `api.post`: the bytes go to msgspec, and FastAPI's own reading of parameters costs more than the review.
-        api.add_route(path, mutate_as(treatment), methods=["POST"])
-
-    @api.get("/healthz")
+    @probes.get("/healthz")
     async def healthz() -> Response:
         return PlainTextResponse("ok\n")
 
-    @api.get("/readyz")
+    @probes.get("/readyz")
     async def readyz() -> Response:
         if state.ready and not state.draining:
             return PlainTextResponse("ok\n")
         reason = "draining" if state.draining else "waiting for the first word of vramd"
         return PlainTextResponse(f"{reason}\n", status_code=503)
 
-    return api
+    return Reviews(probes, options, metrics, limits, state)

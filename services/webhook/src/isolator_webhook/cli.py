@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import datetime
+import posixpath
 import socket
 import sys
 import threading
@@ -73,8 +74,8 @@ class DecisionSettings(Settings):
     def options(self) -> Options:
         """What the pure part needs of these settings."""
         return Options(
-            host_dir=self.host_dir,
-            container_dir=self.container_dir,
+            host_dir=posixpath.normpath(self.host_dir),
+            container_dir=posixpath.normpath(self.container_dir),
             region_size_mib=self.region_size_mib,
             fraction_of=self.fraction_of,
             kai_scheduler=self.kai_scheduler,

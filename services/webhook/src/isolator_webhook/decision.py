@@ -1,7 +1,9 @@
 """From a pod to what is to be done with it, without a look at anything else."""
 
 import re
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from isolator_core import requests
 from isolator_core.go_numbers import MOST_INT64
@@ -17,23 +19,20 @@ DEFAULT_SCHEDULER = "default-scheduler"
 _FALSE = re.compile("false", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Skip:
+class Skip(Struct, frozen=True):
     """The pod is admitted as it is."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Deny:
+class Deny(Struct, frozen=True):
     """The pod is refused. `reason` is for counting, `message` for its author."""
 
     reason: str
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(Struct, frozen=True):
     """These containers get their shares. `translate`: HAMi's resources become KAI's annotations. `exempt`: no cap."""
 
     requests: tuple[Request, ...]
@@ -147,4 +146,4 @@ def decide(pod: Pod, options: Options, treatment: Treatment = "default") -> Skip
         return decision
     if opt_out is not None:
         decision = replace(decision, notices=(f"the opt-out by {opt_out} does not count here", *decision.notices))
-    return replace(decision, exempt=treatment == "exempt")
+    return replace(decision, exempt=True) if treatment == "exempt" else decision

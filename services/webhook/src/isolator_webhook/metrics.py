@@ -32,7 +32,7 @@ class Metrics:
         )
         self.rejected = Counter(
             "isolator_webhook_rejected_requests",
-            "Requests to review that were no review: malformed, too_large, too_slow, busy, gone.",
+            "Requests to review that were no review: malformed, too_large, busy, gone, method.",
             ("reason",),
             registry=self.registry,
         )
@@ -50,12 +50,13 @@ class Metrics:
     def _outcomes(self) -> dict[tuple[str, str], Counter]:
         return {}
 
-    def reviewed(self, outcome: str, reason: str) -> None:
-        """Count one review. Looking a counter up by its labels each time takes longer than counting."""
+    def reviewed(self, outcome: str, reason: str, seconds: float) -> None:
+        """Count one review and its time. Looking a counter up by its labels each time takes longer than counting."""
         counter = self._outcomes.get((outcome, reason))
         if counter is None:
             counter = self._outcomes[outcome, reason] = self.reviews.labels(outcome, reason)
         counter.inc()
+        self.seconds.observe(seconds)
         if reason == "internal_error":
             self.errors.inc()
 

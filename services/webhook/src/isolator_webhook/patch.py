@@ -4,10 +4,9 @@ Pure: from a pod and what was decided to a list of operations. Applied to a pod 
 server's defaulting, it is empty.
 """
 
+import functools
 import posixpath
-import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -29,16 +28,15 @@ from isolator_webhook.pod import (
     WrittenVolume,
 )
 
-# HAMi-core prefers these to CUDA_DEVICE_MEMORY_LIMIT.
-_LIMIT_OF_ONE_DEVICE = re.compile(re.escape(names.LIMIT_KEY) + "_[0-9]+", re.ASCII)
+_LIMITS_OF_ONE_DEVICE = frozenset(f"{names.LIMIT_KEY}_{device}" for device in range(16))
+"""HAMi-core prefers these to CUDA_DEVICE_MEMORY_LIMIT (HAMi-core: 16 devices)."""
 
 
 class Conflict(Exception):
     """The pod itself stands in the way. Its text names the field, the value and what is accepted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Patch:
+class Patch(msgspec.Struct, frozen=True):
     """The operations, and what the pod's author has to be told."""
 
     operations: list[Operation]
@@ -84,13 +82,21 @@ def _absolute(path: str) -> str:
     return posixpath.normpath("/" + path).replace("//", "/")
 
 
-def _above(path: str, other: str) -> bool:
-    return path == other or other.startswith(path.rstrip("/") + "/")
+@functools.lru_cache(maxsize=1024)
+def _above(paths: tuple[str, ...]) -> frozenset[str]:
+    """Every directory above one of these paths, and the paths themselves."""
+    found = set(paths)
+    for path in paths:
+        while path != "/":
+            path = posixpath.dirname(path)
+            found.add(path)
+    return frozenset(found)
 
 
 def patch_mounts(container: Container, where: str, desired: Sequence[VolumeMount]) -> list[Operation]:
     """Add the mounts. Raises Conflict for a mount of the author's that would hide, change or borrow ours."""
     by_path = {mount.mount_path: mount for mount in desired}
+    above, below = _above(tuple(by_path)), tuple(f"{path}/" for path in by_path)
     present = set()
     operations = []
     for position, mount in enumerate(container.volume_mounts or ()):
@@ -106,12 +112,11 @@ def patch_mounts(container: Container, where: str, desired: Sequence[VolumeMount
                 f"{_field(where)}.volumeMounts[{position}] mounts the volume {mount.name} at {mount.mount_path}: "
                 "volumes of that name belong to kai-resource-isolator, accepted is any other volume"
             )
-        for ours in by_path:
-            if _above(path, ours) or _above(ours, path):
-                raise Conflict(
-                    f"{_field(where)}.volumeMounts[{position}].mountPath is {mount.mount_path}: kai-resource-isolator "
-                    f"mounts {ours} there, accepted is a path that is neither above nor below it"
-                )
+        if path in above or path.startswith(below):
+            raise Conflict(
+                f"{_field(where)}.volumeMounts[{position}].mountPath is {mount.mount_path}: kai-resource-isolator "
+                f"mounts {', '.join(by_path)}, accepted is a path that is neither above nor below one of these"
+            )
     missing = [mount for path, mount in by_path.items() if path not in present]
     return operations + append(f"{where}/volumeMounts", container.volume_mounts is None, missing)
 
@@ -127,11 +132,9 @@ def patch_variables(
 ) -> tuple[list[Operation], list[str]]:
     """Add the variables that are missing, and remove those that would outdo the limit, telling which."""
     found = [variable.name for variable in container.env or ()]
-    outdoing = [
-        position
-        for position, name in enumerate(found)
-        if name.startswith(names.LIMIT_KEY) and _LIMIT_OF_ONE_DEVICE.fullmatch(name)
-    ]
+    outdoing = []
+    if not _LIMITS_OF_ONE_DEVICE.isdisjoint(found):
+        outdoing = [position for position, name in enumerate(found) if name in _LIMITS_OF_ONE_DEVICE]
     operations = [Operation("remove", f"{where}/env/{position}") for position in reversed(outdoing)]
     missing = [variable for variable in desired if variable.name not in found]
     told = [

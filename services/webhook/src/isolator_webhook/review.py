@@ -1,7 +1,6 @@
 """One review from its bytes to its answer: the one path that the server and `review` both take."""
 
 import uuid
-from dataclasses import dataclass, field
 
 import msgspec
 import structlog
@@ -56,16 +55,15 @@ class ReviewAnswer(_Answer, omit_defaults=False):
     kind: str = "AdmissionReview"
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """What became of a pod: `result` is allowed, patched, denied, failed or failed_open; `reason` one word."""
 
     result: str
     reason: str
     message: str = ""
-    operations: list[Operation] = field(default_factory=list)
-    notices: list[str] = field(default_factory=list)
-    audit: dict[str, str] = field(default_factory=dict)
+    operations: list[Operation] = msgspec.field(default_factory=list)
+    notices: list[str] = msgspec.field(default_factory=list)
+    audit: dict[str, str] = msgspec.field(default_factory=dict)
     code: int = 403
 
 
@@ -178,8 +176,7 @@ def respond(request: AdmissionRequest, what: Outcome) -> Response:
     return response
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(msgspec.Struct, frozen=True):
     """A review that was answered: the bytes for the API server, the request, and what became of it."""
 
     body: bytes

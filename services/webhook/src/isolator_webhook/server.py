@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from isolator_core.errors import UserError
@@ -101,7 +101,7 @@ def listen(host: str, port: int) -> socket.socket:
         raise UserError(f"cannot listen on {host} port {port}: {error}") from error
 
 
-def serve(api: FastAPI, state: State, listener: socket.socket, context: ssl.SSLContext, bounds: Bounds) -> None:
+def serve(api: ASGIApp, state: State, listener: socket.socket, context: ssl.SSLContext, bounds: Bounds) -> None:
     """Serve over TLS until SIGTERM or SIGINT; then drain, finish what is at work and return.
 
     `context` may be given other certificates while the server runs.

@@ -50,7 +50,7 @@ def parse(pod: Pod, names: ResourceNames = HAMI_NAMES) -> tuple[Request, ...]:
     for request in per_container.parse(pod):
         earlier = found.get(request.index)
         found[request.index] = request if earlier is None else _merged(earlier, request)
-    by_resources = hami.parse(pod, names)
+    by_resources = hami.parse(pod, names) if hami.asks(pod, names) else []
     if found and by_resources:
         raise RequestRefused(
             f"the pod asks by {next(iter(found.values())).origin} and container {by_resources[0].container} by "

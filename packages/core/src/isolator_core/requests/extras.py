@@ -1,7 +1,8 @@
 """This project's own annotations beside a share: cores and priority, which KAI has not."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+import msgspec
 
 from isolator_core.go_numbers import parse_quantity, parse_uint
 from isolator_core.names import ANNOTATION_PREFIX
@@ -55,12 +56,12 @@ def add(pod: Pod, requests: list[Request]) -> list[Request]:
             raise RequestRefused(
                 f"{CORES} is {cores} where the container's limit says {requests[0].cores}: accepted is one of them"
             )
-        requests = [replace(requests[0], cores=cores)]
+        requests = [msgspec.structs.replace(requests[0], cores=cores)]
     if priority is not None:
         if requests[0].priority not in (None, priority):
             raise RequestRefused(
                 f"{PRIORITY} is {priority} where the container's limit says {requests[0].priority}: "
                 "accepted is one of them"
             )
-        requests = [replace(requests[0], priority=priority)]
+        requests = [msgspec.structs.replace(requests[0], priority=priority)]
     return requests

@@ -64,7 +64,7 @@ def _asking(limits: Mapping[str, object], names: ResourceNames) -> bool:
 
 def asks(pod: Pod, names: ResourceNames) -> bool:
     """Whether a container asks for a share by these resources."""
-    return any(_asking(container.limits, names) for _, _, container in pod.each())
+    return any(_asking(container.limits, names) for container in (*pod.init_containers, *pod.containers))
 
 
 def _integer(container: str, name: str, value: object, least: int, most: int, unit: str) -> int:

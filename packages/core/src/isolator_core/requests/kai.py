@@ -77,7 +77,7 @@ def parse(pod: Pod) -> Request:
     memory_text = pod.annotations.get(MEMORY)
     fraction_text = pod.annotations.get(FRACTION)
     devices_text = pod.annotations.get(DEVICES)
-    whole_gpu = any(GPU_RESOURCE in container.limits for _, _, container in pod.each())
+    whole_gpu = any(GPU_RESOURCE in container.limits for container in (*pod.init_containers, *pod.containers))
     if pod.annotations.get(MPS) == "true" and memory_text is None and fraction_text is None:
         raise RequestRefused("MPS is only supported with GPU fraction request")
     if fraction_text is not None and whole_gpu:

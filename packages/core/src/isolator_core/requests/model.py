@@ -1,10 +1,11 @@
 """A request: the share as its author wrote it, before any arithmetic, whichever way it was asked for."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 from typing import Protocol
+
+import msgspec
 
 from isolator_core.names import container_index
 
@@ -24,8 +25,7 @@ class Origin(StrEnum):
     CORES = "the annotation for cores on whole GPUs"
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(msgspec.Struct, frozen=True):
     """Memory of each device, in MiB."""
 
     mib: int
@@ -34,8 +34,7 @@ class Memory:
         return f"{self.mib} MiB"
 
 
-@dataclass(frozen=True, slots=True)
-class Fraction:
+class Fraction(msgspec.Struct, frozen=True):
     """Part of each device's memory: `decimal` in plain notation, exactly the float64 that KAI reads, and that value."""
 
     decimal: str
@@ -54,8 +53,7 @@ WHOLE = Fraction("1", 1.0)
 """All of each device's memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """The share that one container was asked for. `position` counts among init containers or regular ones."""
 
     container: str
@@ -83,8 +81,7 @@ class Container(Protocol):
     def limits(self) -> Mapping[str, object]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Pod:
+class Pod(msgspec.Struct, frozen=True):
     """What of a pod decides about requests."""
 
     annotations: Mapping[str, str]

@@ -29,8 +29,10 @@ def _mib(key: str, text: str) -> int:
 def _by_name(annotations: Mapping[str, str]) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for key, text in annotations.items():
+        if not key.startswith(PREFIX):
+            continue
         for suffix in (MEMORY_REQUEST, MEMORY_LIMIT, DEVICES):
-            if key.startswith(PREFIX) and key.endswith(suffix) and len(key) > len(PREFIX) + len(suffix):
+            if key.endswith(suffix) and len(key) > len(PREFIX) + len(suffix):
                 found.setdefault(key[len(PREFIX) : -len(suffix)], {})[suffix] = text
     return found
 
@@ -58,6 +60,8 @@ def parse(pod: Pod) -> list[Request]:
     Raises RequestRefused with the annotation, its value and what is accepted.
     """
     by_name = _by_name(pod.annotations)
+    if not by_name:
+        return []
     requests = [
         _request(container.name, position, init, by_name.pop(container.name))
         for position, init, container in pod.each()
