@@ -261,6 +261,19 @@ def test_a_tenant_cannot_make_series_by_naming_gpus() -> None:
     assert only(series(view)["hami_vgpu_memory_used_bytes"]) == 1130
 
 
+def test_limits_on_a_card_are_those_that_were_promised() -> None:
+    """A tenant writes its region: neither the limit nor the card in it count against others."""
+    cards = (CARD, msgspec.structs.replace(CARD, index=1, uuid=OTHER))
+
+    def sums(found: Region, files: LimitFiles | None = FILES) -> list[float]:
+        view = observe(node(reading(found, files=files), gpus=cards), pod(), RESERVATION)
+        return list(series(view)["isolator_gpu_limits_bytes"].values())
+
+    assert sums(region(uuid=OTHER)) == [0, LIMIT]
+    assert sums(region(limit=1 << 50, uuid=UUID)) == [0, LIMIT]
+    assert sums(region(limit=1 << 50, uuid=UUID), files=None) == [15360 * MIB, 0]
+
+
 def test_mig_devices_of_the_node_are_known() -> None:
     card = msgspec.structs.replace(CARD, mig=("MIG-1",))
     assert only(series(observe(node(reading(region(uuid="MIG-1")), gpus=(card,))))["hami_vgpu_memory_used_bytes"])

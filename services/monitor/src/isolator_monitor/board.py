@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from isolator_monitor.containers import limits_on_cards
 from isolator_monitor.view import View
 
 
@@ -55,10 +56,7 @@ class Board(msgspec.Struct, frozen=True):
 
 def board(view: View, interval_seconds: float) -> Board:
     """The picture of a view, containers by namespace and name."""
-    limits: dict[str, int] = {}
-    for state in view.containers:
-        for device in state.devices:
-            limits[device.uuid] = limits.get(device.uuid, 0) + (device.limit or 0)
+    limits = limits_on_cards(view.containers)
     cards = tuple(
         Card(
             gpu.index,

@@ -16,6 +16,9 @@ from isolator_monitor.readings import Reading
 MOST_DEVICES = 16
 """As many as a region has room for."""
 
+MOST_BYTES = 1 << 40
+"""Above what any card has: what one container counts for at most on a card whose memory is not known."""
+
 UNKNOWN_DEVICE = "device"
 """The region names a GPU that this node does not have, or another one than before."""
 
@@ -62,6 +65,9 @@ class ContainerState:
     """Bytes that the limits volume means on the container's card (0 = none, None = not known); why it means none."""
     gpu_pids: frozenset[int] = frozenset()
     """Processes of the container that hold a GPU, by NVML and cgroup."""
+    counted: tuple[tuple[str, int], ...] = ()
+    """GPU UUID and limit in bytes, as they count against a card: what KAI gave and the limits volume promises, where
+    that is known, and what the tenant's region says, up to the card's memory, only where it is not."""
 
 
 @dataclass
@@ -184,6 +190,12 @@ def _state(
             DeviceState(position, uuid, promised[0], empty, empty, empty, empty, nvml_memory=use.get(uuid, (None,))[0])
             for position, uuid in enumerate(uuids)
         ]
+    known = given if given and all(given) else uuids
+    counted = (
+        [(state.uuid, min(state.limit or 0, cards.get(state.uuid) or MOST_BYTES)) for state in states]
+        if promised[0] is None
+        else [(uuid, promised[0]) for uuid in dict.fromkeys(known)]
+    )
     return ContainerState(
         namespace=pod.metadata.namespace,
         pod=pod.metadata.name,
@@ -198,7 +210,17 @@ def _state(
         detail=detail,
         promised=promised,
         gpu_pids=frozenset().union(*(pids for _, _, pids in use.values())),
+        counted=tuple(counted),
     )
+
+
+def limits_on_cards(states: Iterable[ContainerState]) -> dict[str, int]:
+    """Sum of the containers' limits in bytes by GPU UUID."""
+    limits: dict[str, int] = {}
+    for state in states:
+        for uuid, limit in state.counted:
+            limits[uuid] = limits.get(uuid, 0) + limit
+    return limits
 
 
 def _device(region: Region, device: Device, held: Memory, use: _Use) -> DeviceState:

@@ -15,7 +15,7 @@ from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST as CONT
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
 from isolator_core.http_server import Answer
-from isolator_monitor.containers import ContainerState, DeviceState
+from isolator_monitor.containers import ContainerState, DeviceState, limits_on_cards
 from isolator_monitor.view import View
 
 ZONE = "vGPU"
@@ -318,9 +318,7 @@ def _own_containers(view: View) -> Iterator[Metric]:
 
 
 def _own_node(view: View) -> Iterator[Metric]:
-    limits: dict[str, int] = {}
-    for _, device, _ in _devices(view):
-        limits[device.uuid] = limits.get(device.uuid, 0) + (device.limit or 0)
+    limits = limits_on_cards(view.containers)
     gpus = [((str(gpu.index), gpu.uuid, f"NVIDIA-{gpu.name}"), gpu) for gpu in view.node.gpus]
     yield gauge(
         "isolator_gpu_memory_total_bytes",
