@@ -25,7 +25,13 @@
     F(cuCtxSetCurrent, (CUcontext))                                                                                                \
     F(cuMemAlloc_v2, (CUdeviceptr *, size_t))                                                                                      \
     F(cuMemFree_v2, (CUdeviceptr))                                                                                                 \
-    F(cuMemGetInfo_v2, (size_t *, size_t *))
+    F(cuMemGetInfo_v2, (size_t *, size_t *))                                                                                       \
+    F(cuMemAllocAsync, (CUdeviceptr *, size_t, CUstream))                                                                          \
+    F(cuMemFreeAsync, (CUdeviceptr, CUstream))                                                                                     \
+    F(cuMemCreate, (CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long))                      \
+    F(cuMemRelease, (CUmemGenericAllocationHandle))                                                                                \
+    F(cuCtxGetDevice, (CUdevice *))                                                                                                \
+    F(cuStreamSynchronize, (CUstream))
 
 #define POINTER(name, parameters) static CUresult(*p_##name) parameters;
 FUNCTIONS(POINTER)
@@ -133,6 +139,45 @@ static CUresult allocate(uint64_t bytes)
     return result;
 }
 
+static CUresult create(uint64_t bytes)
+{
+    CUmemAllocationProp prop;
+    CUmemGenericAllocationHandle handle;
+    CUdevice device;
+    CUresult result = p_cuCtxGetDevice(&device);
+    memset(&prop, 0, sizeof(prop));
+    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    prop.location.id = device;
+    if (result == CUDA_SUCCESS)
+        result = p_cuMemCreate(&handle, bytes, &prop, 0);
+    if (result == CUDA_SUCCESS)
+        pointers[pointer_count++] = handle;
+    return result;
+}
+
+static CUresult allocate_async(uint64_t bytes)
+{
+    CUdeviceptr pointer = 0;
+    CUresult result = p_cuMemAllocAsync(&pointer, bytes, NULL);
+    if (result == CUDA_SUCCESS)
+        pointers[pointer_count++] = pointer;
+    return result;
+}
+
+static void list_processes(unsigned index)
+{
+    nvmlDevice_t device = nvml_device(index);
+    nvmlProcessInfo_v2_t list[64];
+    unsigned count = 64;
+    nvmlReturn_t result = ((nvmlReturn_t(*)(nvmlDevice_t, unsigned *, nvmlProcessInfo_v2_t *))dlsym(
+        nvml_library, "nvmlDeviceGetComputeRunningProcesses_v3"))(device, &count, list);
+    printf("%d", result);
+    for (unsigned i = 0; result == NVML_SUCCESS && i < count; i++)
+        printf(" %u:%llu", list[i].pid, list[i].usedGpuMemory);
+    putchar('\n');
+}
+
 static void obey(char *line, const char *way, char **argv)
 {
     char *argument = strchr(line, ' ');
@@ -155,6 +200,18 @@ static void obey(char *line, const char *way, char **argv)
         printf("%d\n", p_cuMemFree_v2(pointers[atoi(argument)]));
     } else if (strcmp(line, "free-pointer") == 0) {
         printf("%d\n", p_cuMemFree_v2(strtoull(argument, NULL, 0)));
+    } else if (strcmp(line, "alloc-async") == 0) {
+        printf("%d\n", allocate_async(size_of(argument)));
+    } else if (strcmp(line, "free-async") == 0) {
+        printf("%d\n", p_cuMemFreeAsync(pointers[atoi(argument)], NULL));
+    } else if (strcmp(line, "synchronize") == 0) {
+        printf("%d\n", p_cuStreamSynchronize(NULL));
+    } else if (strcmp(line, "create") == 0) {
+        printf("%d\n", create(size_of(argument)));
+    } else if (strcmp(line, "release") == 0) {
+        printf("%d\n", p_cuMemRelease(pointers[atoi(argument)]));
+    } else if (strcmp(line, "processes") == 0) {
+        list_processes((unsigned)atoi(argument));
     } else if (strcmp(line, "info") == 0) {
         CUresult result = p_cuMemGetInfo_v2(&free_bytes, &total);
         printf("%d %zu %zu\n", result, free_bytes, total);
