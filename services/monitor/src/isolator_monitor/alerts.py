@@ -12,8 +12,8 @@ from isolator_monitor.pods import Pod
 from isolator_monitor.protection import Unprotected
 
 REPEAT_SECONDS = 3600.0
-"""How soon the same is said again while it lasts: the API server forgets Events after an hour. A tenant that makes
-something wrong and right in turn is heard no more often."""
+"""How soon the same is said again: the API server forgets Events after an hour. A tenant that makes something wrong and
+right in turn is heard no more often."""
 RETRY_SECONDS = 60.0
 UNPROTECTED = "GpuShareNotEnforced"
 NOTICE = "GpuShareNotice"
@@ -36,7 +36,7 @@ class Alert:
 
     @property
     def name(self) -> str:
-        """Of the Event: the same for the same thing, so that it is not said twice after a restart."""
+        """The same for the same thing; the beginning of its Event's name."""
         digest = hashlib.sha256(f"{self.uid}/{self.reason}/{self.key}".encode()).hexdigest()[:16]
         return f"{self.pod[:200]}.{digest}"
 
@@ -72,24 +72,30 @@ def alerts(unprotected: Iterable[Unprotected], pods: Iterable[Pod]) -> list[Aler
 
 @dataclass
 class Alerts:
-    """Says each thing when it begins, and hourly while it lasts."""
+    """Says each thing when it was there twice in a row, and hourly while it lasts.
+
+    Twice, because a process that ends while the node is read can look as if it had never been attached.
+    """
 
     recorder: Recorder | None
-    _said: dict[Alert, float] = field(default_factory=dict)
+    _seen: frozenset[Alert] = frozenset()
+    _said: dict[str, tuple[Alert, float]] = field(default_factory=dict)
 
     def tell(self, found: Iterable[Alert], uids: frozenset[str], now: float) -> None:
         """Say what has not been said lately; `uids` are the pods of now, `now` in seconds."""
         for alert in self.recorder.lost() if self.recorder else []:
-            if alert in self._said:
-                self._said[alert] = now - REPEAT_SECONDS + RETRY_SECONDS
-        kept = {(alert.uid, alert.name): (alert, said) for alert, said in self._said.items() if alert.uid in uids}
-        for alert in found:
-            earlier = kept.get((alert.uid, alert.name))
-            if earlier and now - earlier[1] < REPEAT_SECONDS:
+            if alert.name in self._said:
+                self._said[alert.name] = (alert, now - REPEAT_SECONDS + RETRY_SECONDS)
+        self._said = {name: said for name, said in self._said.items() if said[0].uid in uids}
+        found = frozenset(found)
+        names_before = {alert.name for alert in self._seen}
+        self._seen = found
+        for alert in sorted(found, key=lambda one: (one.namespace, one.name)):
+            earlier = self._said.get(alert.name)
+            if alert.name not in names_before or (earlier and now - earlier[1] < REPEAT_SECONDS):
                 continue
-            kept[alert.uid, alert.name] = (alert, now)
+            self._said[alert.name] = (alert, now)
             event = "container_unprotected" if alert.reason == UNPROTECTED else "pod_notice"
             _log.warning(event, namespace=alert.namespace, pod=alert.pod, text=alert.text)
             if self.recorder:
                 self.recorder.record(alert)
-        self._said = dict(kept.values())

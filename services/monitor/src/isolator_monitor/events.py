@@ -3,6 +3,7 @@
 import datetime
 import queue
 import threading
+import time
 
 import kubernetes.client
 import structlog
@@ -46,7 +47,7 @@ class EventRecorder:
             alert = self._waiting.get()
             try:
                 path = f"/api/v1/namespaces/{alert.namespace}/events"
-                request(self._client, "POST", path, [], event(alert, self._node_name, _now())).release_conn()
+                request(self._client, "POST", path, [], event(alert, self._node_name, time.time())).release_conn()
             except (ApiError, Gone) as error:
                 if isinstance(error, ApiError) and error.status == 409:
                     continue
@@ -54,16 +55,17 @@ class EventRecorder:
                 _log.warning("event_not_recorded", namespace=alert.namespace, pod=alert.pod, error=str(error))
 
 
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def event(alert: Alert, node_name: str, now: float) -> dict[str, object]:
+    """The Event (core/v1) for an alert at a Unix time.
 
-
-def event(alert: Alert, node_name: str, time: str) -> dict[str, object]:
-    """The Event (core/v1) for an alert; `time` in RFC 3339."""
+    Its name is the same within an hour, so that a restarted monitor does not say the same twice; the API server forgets
+    Events after an hour.
+    """
+    moment = datetime.datetime.fromtimestamp(now, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": alert.name, "namespace": alert.namespace},
+        "metadata": {"name": f"{alert.name}.{int(now // 3600):x}", "namespace": alert.namespace},
         "involvedObject": {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -77,7 +79,7 @@ def event(alert: Alert, node_name: str, time: str) -> dict[str, object]:
         "source": {"component": COMPONENT, "host": node_name},
         "reportingComponent": COMPONENT,
         "reportingInstance": node_name,
-        "firstTimestamp": time,
-        "lastTimestamp": time,
+        "firstTimestamp": moment,
+        "lastTimestamp": moment,
         "count": 1,
     }
