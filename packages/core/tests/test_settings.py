@@ -113,3 +113,4 @@ def test_help_names_flag_variable_and_default(capsys: pytest.CaptureFixture[str]
     assert "--listen-port PORT port to listen on [ISOLATOR_SAMPLE_LISTEN_PORT; default 8443]" in text
     assert "--strict" in text
     assert "--no-strict" in text
+    assert "--log-level {debug,info,warning,error} least level" in text

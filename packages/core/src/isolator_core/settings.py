@@ -9,8 +9,9 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Generic, NoReturn, TypeVar, get_origin
+from typing import Annotated, Any, Generic, Literal, NoReturn, TypeVar, get_args, get_origin
 
 from pydantic import BeforeValidator, Field, ValidationError
 from pydantic.fields import FieldInfo
@@ -74,6 +75,13 @@ def _is_positional(field: FieldInfo) -> bool:
     return any(isinstance(mark, Positional) for mark in field.metadata)
 
 
+def _choices(annotation: Any) -> tuple[str, ...]:
+    """What a field accepts, where that is one of a few words."""
+    if get_origin(annotation) is Literal:
+        return get_args(annotation)
+    return tuple(annotation) if isinstance(annotation, type) and issubclass(annotation, StrEnum) else ()
+
+
 def _add_field(parser: argparse.ArgumentParser, prefix: str, name: str, field: FieldInfo) -> None:
     text = (field.description or "").replace("%", "%%")
     if _is_positional(field):
@@ -88,7 +96,8 @@ def _add_field(parser: argparse.ArgumentParser, prefix: str, name: str, field: F
     if field.annotation is bool:
         options["action"] = argparse.BooleanOptionalAction
     else:
-        options["metavar"] = name.rpartition("_")[2].upper()
+        choices = _choices(field.annotation)
+        options["metavar"] = f"{{{','.join(choices)}}}" if choices else name.rpartition("_")[2].upper()
         if get_origin(field.annotation) is tuple:
             options["action"] = "append"
     parser.add_argument(_flag(name), **options)
