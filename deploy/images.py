@@ -12,7 +12,6 @@ were downloaded before, without a network. Each image is then started once.
 import argparse
 import contextlib
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -83,12 +82,9 @@ def version() -> str:
 
 
 def build_library() -> None:
-    """Build libvgpu.so for every machine into native/hami-core/build/release/MACHINE."""
-    for machine in MACHINES:
-        compiler = "cc" if machine == platform.machine() else f"{machine}-linux-gnu-gcc"
-        _need(compiler, "gcc" if compiler == "cc" else f"gcc-{machine.replace('_', '-')}-linux-gnu")
-        _say(f"building libvgpu.so for {machine}")
-        _run("make", "--silent", "-C", NATIVE, f"CC={compiler}", f"BUILD=build/release/{machine}")
+    """Build the libvgpu.so that is shipped for every machine into native/hami-core/build/release/MACHINE."""
+    _say("building libvgpu.so for " + ", ".join(MACHINES))
+    _run("make", "--silent", "-C", NATIVE, f"ZIG={sys.executable} -m ziglang", "release")
 
 
 @contextlib.contextmanager
