@@ -106,10 +106,16 @@ def build_context(service: str) -> Iterator[Path]:
 
 def _dependencies(service: str) -> list[str]:
     """What the Dockerfile's pip will ask for, besides this project's own packages."""
+    core, own = (
+        tomllib.loads((ROOT / folder / "pyproject.toml").read_text())
+        for folder in ("packages/core", f"services/{service}")
+    )
     found = []
-    for folder in ("packages/core", f"services/{service}"):
-        project = tomllib.loads((ROOT / folder / "pyproject.toml").read_text())
+    for project in (core, own):
         found += project["project"]["dependencies"] + project["build-system"]["requires"]
+    for extra in re.findall(r"isolator-core\[([\w,-]+)\]", " ".join(found)):
+        for name in extra.split(","):
+            found += core["project"]["optional-dependencies"][name]
     return [name for name in dict.fromkeys(found) if not name.startswith("isolator-")]
 
 

@@ -18,15 +18,17 @@ HERE = Path(__file__).parent
 UMBRELLA = HERE / "kai-resource-isolator"
 EVERYWHERE = (
     "nameOverride", "fullnameOverride", "namespaceOverride", "global", "image", "logLevel", "commonLabels",
-    "commonAnnotations", "metrics", "rbac", "networkPolicy",
+    "commonAnnotations", "rbac", "networkPolicy",
 )  # fmt: skip
 THIN = {
-    "webhook": ("paths", "kai", "service", "policies", "priorityQuota", "test", "tls", "webhook"),
-    "vramd": ("vramd",),
-    "libsync": ("paths", "priorityQuota", "librarySync"),
+    "webhook": ("paths", "metrics", "kai", "service", "policies", "priorityQuota", "test", "tls", "webhook"),
+    "vramd": ("metrics", "vramd"),
+    "libsync": ("paths", "metrics", "priorityQuota", "librarySync"),
     "monitor": ("paths", "kai", "priorityQuota", "monitor"),
 }
 OFF_IN_UMBRELLA = "# Install the monitor.\n  enabled: false"
+FILES = {"rules.yaml": "rules/kai-resource-isolator.yaml", "dashboard.json": "dashboards/gpu-shares.json"}
+MONITOR = HERE.parents[1] / "services" / "monitor"
 BEGIN, END = "<!-- values -->\n", "<!-- end of values -->\n"
 _KEY = re.compile(r"^( *)([\w.-]+):(?: |$)")
 
@@ -186,6 +188,8 @@ def outputs() -> dict[Path, str]:
         header = "## Made from the umbrella chart's values.yaml by `python -m deploy.helm.generate`.\n\n"
         charts[HERE / name] = (header + thin, chosen)
         result[HERE / name / "values.yaml"] = header + thin
+    for folder in (UMBRELLA, HERE / "monitor"):
+        result |= {folder / "files" / name: (MONITOR / source).read_text() for name, source in FILES.items()}
     for folder, (content, chosen) in charts.items():
         values = yaml.safe_load(content)
         own_keys = [replace(key, default=_look_up(values, key.path)) for key in every if key.path[0] in chosen]
@@ -211,6 +215,7 @@ def main(arguments: list[str]) -> int:
             name = path.relative_to(HERE.parent.parent)
             print(f"{name} is stale: run `python -m deploy.helm.generate`", file=sys.stderr)
         else:
+            path.parent.mkdir(exist_ok=True)
             path.write_text(outputs()[path])
     return 1 if arguments and stale else 0
 

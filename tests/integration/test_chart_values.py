@@ -306,6 +306,49 @@ def test_times_are_read_as_upstream_writes_them(given: str, seconds: float) -> N
     assert float(interval) == seconds
 
 
+def test_objects_for_prometheus_and_grafana_where_they_are_wanted_and_known() -> None:
+    wanted: dict[str, Any] = {
+        "metrics": {"podMonitor": {"enabled": True, "labels": {"release": "prometheus"}}},
+        "monitor": {
+            "enabled": True,
+            "serviceMonitor": {"enabled": True},
+            "prometheusRule": {"enabled": True},
+            "dashboard": {"enabled": True},
+        },
+    }
+    kinds = {"PodMonitor": 3, "ServiceMonitor": 1, "PrometheusRule": 1}
+    with_operator = template(wanted, UMBRELLA, "--api-versions", "monitoring.coreos.com/v1")
+    assert {kind: len(of_kind(with_operator, kind)) for kind in kinds} == kinds
+    without = template(wanted)
+    assert {kind: len(of_kind(without, kind)) for kind in kinds} == dict.fromkeys(kinds, 0)
+    (rule,) = of_kind(with_operator, "PrometheusRule")
+    assert rule["spec"] == yaml.safe_load(
+        (CHARTS / "../../services/monitor/rules/kai-resource-isolator.yaml").read_text()
+    )
+    (dashboard,) = of_kind(without, "ConfigMap")
+    assert json.loads(dashboard["data"]["kai-resource-isolator.json"])["title"] == "GPU shares"
+    assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
+
+
+GOLDEN = sorted(path.name.removesuffix(".values.yaml") for path in (CHARTS / "golden").glob("*.values.yaml"))
+
+
+@pytest.mark.parametrize("case", GOLDEN)
+def test_rendered_objects_are_those_reviewed(case: str) -> None:
+    """Every change of what is rendered shows in a diff. `UPDATE_GOLDEN=1 pytest …` writes what is rendered now."""
+    values = yaml.safe_load((CHARTS / "golden" / f"{case}.values.yaml").read_text())
+    objects = template(values, UMBRELLA, "--api-versions", "monitoring.coreos.com/v1", kube_version="1.34.0")
+    for item in of_kind(objects, "ConfigMap") + of_kind(objects, "PrometheusRule"):
+        # Files of the monitor, which has its own tests for them.
+        item.pop("data", None)
+        item.pop("spec", None)
+    reviewed = CHARTS / "golden" / f"{case}.yaml"
+    text = yaml.safe_dump_all(objects, sort_keys=True, width=120)
+    if os.environ.get("UPDATE_GOLDEN"):
+        reviewed.write_text(text)
+    assert reviewed.read_text() == text
+
+
 def test_policies_are_left_out_where_kubernetes_has_none() -> None:
     assert len(of_kind(template(kube_version="1.30.0"), "ValidatingAdmissionPolicy")) == 3
     assert not of_kind(template(kube_version="1.29.5"), "ValidatingAdmissionPolicy")
