@@ -1,0 +1,16 @@
+from pathlib import Path
+
+import pytest
+from tests.everywhere.container import Container, machine_gpu, machine_library, make_container
+
+
+@pytest.fixture
+def container(tmp_path: Path) -> Container:
+    """The shipped library, managed, and a fake card."""
+    return make_container(tmp_path, machine_library(), machine_gpu())
+
+
+@pytest.fixture
+def without_driver(tmp_path: Path) -> Container:
+    """The shipped library, managed, and no driver."""
+    return make_container(tmp_path, machine_library(), None)

@@ -1,0 +1,54 @@
+"""The ways in which programs find CUDA's functions, and the programs that try them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+Compile = Callable[..., Path]
+
+
+@dataclass(frozen=True)
+class Way:
+    """A row of docs/compatibility.md: what a program does, the arguments of the test program, and what must come of it."""
+
+    name: str
+    program: str
+    arguments: tuple[str, ...]
+    result: str = "capped"
+
+
+DLVSYM = {"x86_64": "GLIBC_2.2.5", "aarch64": "GLIBC_2.17"}
+
+
+def ways(machine: str, driver: str) -> list[Way]:
+    """All of them, for a machine and the path of its libcuda.so.1."""
+    return [
+        Way("linked with libcuda", "linked", ()),
+        Way("dlopen and dlsym", "allocate", ("dlopen",)),
+        Way("dlopen of an absolute path", "allocate", ("path", driver)),
+        Way("dlclose, then dlopen again", "allocate", ("reopened",)),
+        Way("dlsym of dlopen(NULL)", "allocate", ("main",)),
+        Way("dlsym(RTLD_DEFAULT)", "allocate", ("RTLD_DEFAULT",)),
+        Way("dlsym(RTLD_NEXT)", "allocate", ("RTLD_NEXT",)),
+        Way("an interposer that chains by dlvsym", "allocate", ("dlvsym", DLVSYM[machine])),
+        Way("cuGetProcAddress", "allocate", ("cuGetProcAddress",)),
+        Way("cuGetProcAddress_v2", "allocate", ("cuGetProcAddress_v2",)),
+        Way("a plugin linked with libcuda", "host", ("plugin",)),
+        Way("dlmopen", "allocate", ("dlmopen",)),
+        Way("a plugin opened with RTLD_DEEPBIND", "host", ("plugin", "deepbind"), "not capped"),
+    ]
+
+
+def compile_all(compile_program: Compile, gpu: Path) -> dict[str, Path]:
+    """Build the programs with a function of (name, options…, build=…)."""
+    linked = ("-DLINKED", f"-L{gpu}", "-l:libcuda.so.1")
+    return {
+        "allocate": compile_program("allocate", "-ldl", build="allocate"),
+        "linked": compile_program("allocate", *linked, build="linked"),
+        "host": compile_program("host", "-ldl", build="host"),
+        "plugin": compile_program("allocate", "-DPLUGIN", "-shared", "-fPIC", *linked, build="plugin"),
+    }
+
+
+def command(way: Way, programs: dict[str, Path]) -> list[str]:
+    return [str(programs[way.program]), *(str(programs.get(word, word)) for word in way.arguments)]
