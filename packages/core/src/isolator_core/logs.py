@@ -2,11 +2,18 @@
 
 import logging
 import sys
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
+import msgspec
 import structlog
 
 Level = Literal["debug", "info", "warning", "error"]
+
+
+def _json(line: object, default: Callable[[Any], Any]) -> str:
+    """A line as JSON; `default` turns what JSON does not know into text."""
+    return msgspec.json.encode(line, enc_hook=default).decode()
 
 
 def configure(service: str, level: Level) -> None:
@@ -17,7 +24,7 @@ def configure(service: str, level: Level) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
+            structlog.processors.JSONRenderer(serializer=_json),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),

@@ -59,7 +59,9 @@ HAMI_NAMES = resource_names(
 
 def _asking(limits: Mapping[str, object], names: ResourceNames) -> bool:
     """A number of GPUs alone is a whole-GPU container, and a priority alone asks for nothing."""
-    return any(name in limits for name in (names.gpumem, names.gpumem_percentage, names.gpucores) if name)
+    return bool(limits) and any(
+        name in limits for name in (names.gpumem, names.gpumem_percentage, names.gpucores) if name
+    )
 
 
 def asks(pod: Pod, names: ResourceNames) -> bool:
