@@ -17,10 +17,11 @@ from isolator_webhook.basis import AskBasis
 from isolator_webhook.metrics import Metrics
 from isolator_webhook.options import Options, Treatment
 
-MUTATE_PATHS: dict[str, Treatment] = {
+REVIEW_PATHS: dict[str, Treatment] = {
     "/mutate": "default",
     "/mutate/enforce": "enforce",
     "/mutate/exempt": "exempt",
+    "/guard": "guard",
 }
 """Where pods are reviewed, a path a treatment: the configuration's namespace selectors choose among them."""
 
@@ -100,7 +101,7 @@ class Reviews:
         self._log = structlog.get_logger().bind()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        treatment = MUTATE_PATHS.get(scope["path"]) if scope["type"] == "http" else None
+        treatment = REVIEW_PATHS.get(scope["path"]) if scope["type"] == "http" else None
         if treatment is None:
             await self._others(scope, receive, send)
             return
@@ -140,6 +141,8 @@ class Reviews:
         finally:
             self._places.release()
             self._at_work -= 1
+        for way in answered.outcome.findings:
+            self._metrics.findings.labels(way, answered.outcome.result).inc()
         self._metrics.reviewed(answered.outcome.result, answered.outcome.reason, time.perf_counter() - start)
         self._tell(answered)
         return answered.body
@@ -154,7 +157,7 @@ class Reviews:
     def _tell(self, answered: review.Answered) -> None:
         """One line for a pod that was patched or refused, none for others."""
         outcome, request = answered.outcome, answered.request
-        if outcome.result == "allowed":
+        if outcome.result == "allowed" and not outcome.findings:
             return
         self._log.info(
             "pod_" + outcome.result,

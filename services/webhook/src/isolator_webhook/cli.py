@@ -67,6 +67,14 @@ class DecisionSettings(Settings):
     )
     hami_scheduler: str = Field("hami-scheduler", description="scheduler whose pods get HAMi's own library")
     pod_opt_out: bool = Field(True, description="let a pod opt out by annotation or label")
+    guard: Literal["off", "audit", "enforce"] = Field(
+        "off", description="what /guard does about pods that reach a GPU without having asked: nothing, tell, prevent"
+    )
+    guard_exempt_namespaces: StringList = Field(
+        ("kai-resource-reservation",), description="namespaces that the guard leaves alone"
+    )
+    nvidia_runtime_classes: StringList = Field(("nvidia",), description="runtime classes that show containers GPUs")
+    nvidia_is_default_runtime: bool = Field(False, description="pods without a runtime class get that runtime too")
     on_internal_error: Literal["deny", "warn"] = Field(
         "deny", description="refuse a sharing pod at a fault of ours, or admit it without a cap and warn"
     )
@@ -84,6 +92,10 @@ class DecisionSettings(Settings):
             hami_resources=self.hami_resources,
             hami_scheduler=self.hami_scheduler,
             pod_opt_out=self.pod_opt_out,
+            guard=self.guard,
+            guard_exempt_namespaces=self.guard_exempt_namespaces,
+            nvidia_runtime_classes=self.nvidia_runtime_classes,
+            nvidia_is_default_runtime=self.nvidia_is_default_runtime,
             on_internal_error=self.on_internal_error,
         )
 
@@ -179,7 +191,9 @@ class Review(DecisionSettings):
     output: Literal["review", "patch", "pod"] = Field(
         "review", description="print the AdmissionReview response, the patch in it, or the pod as admitted"
     )
-    treatment: Treatment = Field("default", description="how the pod's namespace is treated: default, enforce, exempt")
+    treatment: Treatment = Field(
+        "default", description="review as in a namespace treated so, or as the guard: default, enforce, exempt, guard"
+    )
     basis_mib: int | None = Field(None, ge=1, description="MiB of one GPU, in place of vramd's answer")
 
 

@@ -8,15 +8,13 @@ from collections.abc import Iterable
 
 from isolator_core import names
 from isolator_core.requests import Request
-from isolator_webhook import wanted
+from isolator_webhook import guard, wanted
 from isolator_webhook.basis import Basis
 from isolator_webhook.decision import Share
-from isolator_webhook.json_patch import Operation, append
+from isolator_webhook.json_patch import Operation
 from isolator_webhook.options import Options
 from isolator_webhook.patch import Patch, patch_mounts, patch_variables
-from isolator_webhook.pod import EphemeralContainer, Pod, WrittenVariable
-
-DEVICES_VARIABLE = "NVIDIA_VISIBLE_DEVICES"
+from isolator_webhook.pod import Pod
 
 
 def _managed(pod: Pod, request: Request, options: Options) -> bool:
@@ -24,17 +22,6 @@ def _managed(pod: Pod, request: Request, options: Options) -> bool:
     present = {volume.name for volume in pod.spec.volumes or ()}
     needed = {mount.name for mount in wanted.mounts(request.index, options.container_dir)}
     return needed <= present and names.REQUEST_ANNOTATION + request.index in pod.annotations
-
-
-def _without_gpu(container: EphemeralContainer, where: str) -> list[Operation]:
-    """`void` hides every GPU from the NVIDIA runtime, whatever the image or envFrom say."""
-    void = WrittenVariable(DEVICES_VARIABLE, value="void")
-    found = [(variable.name, variable.value) for variable in container.env or ()]
-    if [value for name, value in found if name == DEVICES_VARIABLE] == ["void"]:
-        return []
-    others = [position for position, (name, _) in enumerate(found) if name == DEVICES_VARIABLE]
-    removed = [Operation("remove", f"{where}/env/{position}") for position in reversed(others)]
-    return removed + append(f"{where}/env", container.env is None, [void])
 
 
 def build(pod: Pod, before: Iterable[str], share: Share | None, basis: Basis, options: Options) -> Patch:
@@ -52,10 +39,10 @@ def build(pod: Pod, before: Iterable[str], share: Share | None, basis: Basis, op
         where = f"/spec/ephemeralContainers/{position}"
         request = shares.get(container.target_container_name)
         if request is None or share is None or not _managed(pod, request, options):
-            operations += [*patch_mounts(container, where, ()), *_without_gpu(container, where)]
+            operations += [*patch_mounts(container, where, ()), *guard.void(container, where)]
             told.append(
-                f"ephemeral container {container.name}: it sees no GPU ({DEVICES_VARIABLE}=void): accepted for a GPU "
-                f"is a target (--target) that has a share, {', '.join(shares) or 'which no container of this pod has'}"
+                f"ephemeral container {container.name}: it sees no GPU ({guard.DEVICES_VARIABLE}=void): accepted for a "
+                f"GPU is a target (--target) with a share, {', '.join(shares) or 'which no container of this pod has'}"
             )
             continue
         operations += patch_mounts(container, where, wanted.mounts(request.index, options.container_dir))

@@ -39,6 +39,12 @@ class Metrics:
         self.errors = Counter(
             "isolator_webhook_internal_errors", "Faults of the webhook itself.", registry=self.registry
         )
+        self.findings = Counter(
+            "isolator_webhook_guard_findings",
+            "Ways to a GPU that the guard found in pods that had not asked for one, and what became of the pod.",
+            ("way", "outcome"),
+            registry=self.registry,
+        )
         self.at_work = Gauge("isolator_webhook_requests_at_work", "Reviews at work now.", registry=self.registry)
         self.expiry = Gauge(
             "isolator_webhook_certificate_expiry_seconds",

@@ -6,8 +6,11 @@ from typing import Literal
 from isolator_core import names
 from isolator_core.requests import HAMI_NAMES, ResourceNames
 
-Treatment = Literal["default", "enforce", "exempt"]
-"""How an administrator has a namespace treated: in `enforce` pods cannot opt out, in `exempt` nothing is capped."""
+Treatment = Literal["default", "enforce", "exempt", "guard"]
+"""How an administrator has a namespace treated: in `enforce` pods cannot opt out, in `exempt` nothing is capped.
+
+`guard` is the question of the guard instead, a webhook entry of its own.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,4 +27,8 @@ class Options:
     hami_resources: Literal["translate", "cap"] = "translate"
     hami_scheduler: str = "hami-scheduler"
     pod_opt_out: bool = True
+    guard: Literal["off", "audit", "enforce"] = "off"
+    guard_exempt_namespaces: tuple[str, ...] = ("kai-resource-reservation",)
+    nvidia_runtime_classes: tuple[str, ...] = ("nvidia",)
+    nvidia_is_default_runtime: bool = False
     on_internal_error: Literal["deny", "warn"] = "deny"

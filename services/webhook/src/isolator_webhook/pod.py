@@ -147,6 +147,7 @@ class Variable(_Read):
 class Resources(_Read):
     limits: dict[str, Any] | None = None
     requests: dict[str, Any] | None = None
+    claims: list[Raw] | None = None
 
 
 class Capabilities(_Read):
@@ -225,6 +226,7 @@ class PodSpec(_Read):
     node_name: str = ""
     scheduler_name: str = ""
     os: Os | None = None
+    runtime_class_name: str | None = None
 
     @property
     def required_node_affinity(self) -> NodeSelector | None:

@@ -5,12 +5,12 @@ import uuid
 import msgspec
 import structlog
 
-from isolator_webhook import ephemeral, patch
+from isolator_webhook import ephemeral, guard, patch
 from isolator_webhook.basis import AskBasis, Basis, Known
 from isolator_webhook.decision import Deny, Share, Skip, decide
 from isolator_webhook.json_patch import Operation
 from isolator_webhook.options import Options, Treatment
-from isolator_webhook.pod import AdmissionRequest, AdmissionReview, Pod
+from isolator_webhook.pod import AdmissionRequest, AdmissionReview, EphemeralContainer, Pod
 
 API_VERSION = "admission.k8s.io/v1"
 
@@ -64,6 +64,7 @@ class Outcome(msgspec.Struct, frozen=True):
     operations: list[Operation] = msgspec.field(default_factory=list)
     notices: list[str] = msgspec.field(default_factory=list)
     audit: dict[str, str] = msgspec.field(default_factory=dict)
+    findings: list[str] = msgspec.field(default_factory=list)
     code: int = 403
 
 
@@ -112,8 +113,7 @@ async def _debug(pod: Pod, request: AdmissionRequest, ask: AskBasis, options: Op
     if isinstance(decision, Skip):
         return Outcome("allowed", decision.reason)
     share = decision if isinstance(decision, Share) else None
-    old = _pod_decoder.decode(request.old_object)
-    before = [container.name for container in old.spec.ephemeral_containers or ()]
+    before = [container.name for container in _earlier(request)]
     basis = await ask(pod.spec)
     try:
         built = ephemeral.build(pod, before, share, basis, options)
@@ -133,6 +133,29 @@ def _audit(share: Share, basis: Basis, notices: list[str]) -> dict[str, str]:
     return audit | ({"notices": "; ".join(notices)} if notices else {})
 
 
+def _guard(pod: Pod, request: AdmissionRequest, options: Options, *, created: bool) -> Outcome:
+    """What the guard does about a pod: nothing, a warning, GPUs taken away, or a refusal."""
+    if options.guard == "off" or request.namespace in options.guard_exempt_namespaces:
+        return Outcome("allowed", "guard_off" if options.guard == "off" else "exempt_namespace")
+    before = () if created else [container.name for container in _earlier(request)]
+    guarded = guard.examine(pod, before, options, created=created)
+    ways = [finding.way for finding in guarded.findings]
+    messages = [f"{finding.message}, without having asked for a GPU" for finding in guarded.findings]
+    if options.guard == "audit":
+        return Outcome("allowed", "guard", notices=messages, findings=ways)
+    refused = [message for message, finding in zip(messages, guarded.findings, strict=True) if not finding.remedy]
+    if refused:
+        accepted = "accepted is a share (gpu-memory or gpu-fraction), a limit of nvidia.com/gpu, or a resource claim"
+        return Outcome("denied", "guard", f"{'; '.join(refused)}: {accepted}", findings=ways)
+    result = "patched" if guarded.operations else "allowed"
+    return Outcome(result, "guard", operations=guarded.operations, notices=messages, findings=ways)
+
+
+def _earlier(request: AdmissionRequest) -> list[EphemeralContainer]:
+    """The ephemeral containers that the pod had before."""
+    return _pod_decoder.decode(request.old_object).spec.ephemeral_containers or []
+
+
 async def outcome(
     request: AdmissionRequest, ask: AskBasis, options: Options, treatment: Treatment = "default"
 ) -> Outcome:
@@ -145,6 +168,8 @@ async def outcome(
     except msgspec.MsgspecError as error:
         return Outcome("denied", "malformed_pod", f"the pod cannot be read: {error}", code=400)
     try:
+        if treatment == "guard":
+            return _guard(pod, request, options, created=concerns == "create")
         if concerns == "debug":
             return await _debug(pod, request, ask, options, treatment)
         return await _admit(pod, ask, options, treatment)

@@ -1,0 +1,126 @@
+"""The guard: containers that reach a GPU without having asked for one.
+
+What authorises a container is what a tenant cannot write for free: a share (which is capped), a GPU or MIG resource,
+a claim of dynamic resource allocation, or a namespace that the operator named. No label does.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from msgspec import Struct
+
+from isolator_core import requests
+from isolator_core.go_numbers import parse_quantity
+from isolator_core.names import container_index
+from isolator_webhook.json_patch import Operation, append
+from isolator_webhook.options import Options
+from isolator_webhook.pod import Container, Pod, WrittenVariable
+
+DEVICES_VARIABLE = "NVIDIA_VISIBLE_DEVICES"
+DEVICE_MOUNTS = "/var/run/nvidia-container-devices"
+CDI_ANNOTATION = "cdi.k8s.io/"
+_NO_DEVICES = ("void", "none", "")
+_VOID = WrittenVariable(DEVICES_VARIABLE, value="void")
+
+
+class Finding(Struct, frozen=True):
+    """A way to a GPU: `way` for counting, `message` for people. `remedy`: the guard can take it away by itself."""
+
+    way: str
+    message: str
+    remedy: bool
+
+
+class Guarded(Struct, frozen=True):
+    """What was found, and the operations that take GPUs away from who has not asked."""
+
+    findings: list[Finding]
+    operations: list[Operation]
+
+
+def _has_devices(container: Container) -> bool:
+    """Whether the container asked for whole GPUs, MIG slices or a claim."""
+    for name, amount in container.limits.items():
+        if name == requests.model.GPU_RESOURCE or name.startswith("nvidia.com/mig-"):
+            value = parse_quantity(str(amount))
+            if value is not None and value >= 1:
+                return True
+    return container.resources is not None and bool(container.resources.claims)
+
+
+def _shares(pod: Pod, options: Options) -> set[str]:
+    """Indices of the containers with a share. A pod that asks wrongly has none: it is refused elsewhere."""
+    asking = requests.Pod(pod.annotations, pod.spec.init_containers or (), pod.spec.containers)
+    try:
+        return {request.index for request in requests.parse(asking, options.resources)}
+    except requests.RequestRefused:
+        return set()
+
+
+def under_nvidia_runtime(pod: Pod, options: Options) -> bool:
+    """Whether the runtime that heeds `NVIDIA_VISIBLE_DEVICES` starts the pod."""
+    runtime = pod.spec.runtime_class_name
+    return runtime in options.nvidia_runtime_classes or (options.nvidia_is_default_runtime and not runtime)
+
+
+def _unasked(pod: Pod, before: Iterable[str], options: Options) -> Iterator[tuple[str, Container]]:
+    """Containers without a right to a GPU, with their JSON pointers. `before`: ephemeral ones that are there."""
+    shares = _shares(pod, options)
+    for init, array in ((True, "initContainers"), (False, "containers")):
+        for position, container in enumerate((pod.spec.init_containers if init else pod.spec.containers) or ()):
+            if container_index(position, init=init) not in shares and not _has_devices(container):
+                yield f"/spec/{array}/{position}", container
+    for position, ephemeral in enumerate(pod.spec.ephemeral_containers or ()):
+        # In a pod that shares, the review of ephemeral containers has the say.
+        if ephemeral.name not in before and not shares:
+            yield f"/spec/ephemeralContainers/{position}", ephemeral
+
+
+def void(container: Container, where: str) -> list[Operation]:
+    """Operations after which the NVIDIA runtime shows the container no GPU, whatever its image or envFrom say."""
+    found = [variable.name for variable in container.env or ()]
+    others = [position for position, name in enumerate(found) if name == DEVICES_VARIABLE]
+    if others and container.env is not None and container.env[others[-1]].value == "void":
+        return []
+    removed = [Operation("remove", f"{where}/env/{position}") for position in reversed(others)]
+    return removed + append(f"{where}/env", container.env is None, [_VOID])
+
+
+def _by_environment(container: Container) -> Finding | None:
+    given = [variable for variable in container.env or () if variable.name == DEVICES_VARIABLE]
+    if not given or (given[-1].value in _NO_DEVICES and not bytes(given[-1].value_from)):
+        return None
+    value = given[-1].value
+    what = "comes from elsewhere" if value is None else f"is {value}"
+    return Finding("environment", f"container {container.name}: {DEVICES_VARIABLE} {what}", remedy=True)
+
+
+def _by_mount(container: Container) -> Finding | None:
+    for mount in container.volume_mounts or ():
+        if (mount.mount_path.rstrip("/") + "/").startswith(DEVICE_MOUNTS + "/"):
+            return Finding("device_mount", f"container {container.name}: a mount at {mount.mount_path}", remedy=False)
+    return None
+
+
+def examine(pod: Pod, before: Iterable[str], options: Options, *, created: bool) -> Guarded:
+    """Find the ways to a GPU in a pod, and take away those that can be.
+
+    `created`: the pod is new; otherwise only its new ephemeral containers may change. What is not in the pod is not
+    seen: other names for the runtime's variable, other runtimes, nodes' own device files in privileged containers.
+    """
+    findings = []
+    operations: list[Operation] = []
+    if created:
+        for key, value in pod.annotations.items():
+            if key.startswith(CDI_ANNOTATION) and "nvidia.com/" in value:
+                findings.append(Finding("cdi_annotation", f"annotation {key} asks for {value}", remedy=False))
+    nvidia = under_nvidia_runtime(pod, options)
+    for where, container in _unasked(pod, before, options):
+        if not created and "/ephemeralContainers/" not in where:
+            continue
+        if container.security_context is not None and container.security_context.privileged:
+            message = f"container {container.name}: it is privileged and sees the node's devices"
+            findings.append(Finding("privileged", message, remedy=True))
+        if nvidia:
+            findings += [one for one in (_by_environment(container), _by_mount(container)) if one is not None]
+            operations += void(container, where)
+    return Guarded(findings, operations)
