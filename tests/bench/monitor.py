@@ -19,8 +19,8 @@ from tests.bench.report import Row
 
 from isolator_core import http_server, names
 from isolator_monitor import metrics
+from isolator_monitor.local_node import LocalNode
 from isolator_monitor.monitor import Monitor
-from isolator_monitor.node import Node
 from isolator_monitor.pods_file import PodsFile
 from isolator_monitor.targets import Root, targets
 from isolator_monitor.view import Observer, View
@@ -93,7 +93,7 @@ def full_node(directory: Path) -> Iterator[tuple[Path, Path]]:
 def taker(pods: Path, root: Path) -> Callable[[], View]:
     """What the monitor does for a view, in this process."""
     source = PodsFile(pods)
-    node = Node({Root.REGIONS: [root]}, None, 1.0)
+    node = LocalNode({Root.REGIONS: [root]}, None, 1.0)
     observer = Observer(names.CONTAINER_DIR, "kai-resource-reservation")
 
     def take() -> View:
@@ -161,22 +161,22 @@ def memory_rows(pods: Path, root: Path) -> Iterator[Row]:
     quick = ["--listen-address", "127.0.0.1", "--listen-port", "0", "--update-interval", "1"]
     serve = [*program, "serve", "--pods-file", str(pods), "--reader-socket", socket, *quick]
     read = [*program, "read", "--reader-socket", socket, "--region-root", str(root)]
-    # `--help` has imported what the command imports, but reads nothing.
-    idle = "import isolator_monitor.cli, time; print(flush=True); time.sleep(60)"
     with (
         started(serve, stderr=subprocess.PIPE) as server,
         started(read, stderr=subprocess.DEVNULL) as reader,
-        started([sys.executable, "-c", idle], stdout=subprocess.PIPE) as interpreter,
+        idle("isolator_monitor.cli, isolator_monitor.serve") as serve_imports,
+        idle("isolator_monitor.cli, isolator_monitor.read") as read_imports,
     ):
-        (interpreter.stdout or sys.stdin.buffer).readline()
         port = next(
             entry["port"] for entry in map(json.loads, server.stderr or ()) if entry.get("event") == "listening"
         )
         scrape_until_complete(port)
         time.sleep(10)
-        base = resident_mb(interpreter.pid)
-        for what, process, most in (("server", server, 90), ("reader", reader, 60)):
-            measured = resident_mb(process.pid)
+        for what, process, imports, most in (
+            ("server", server, serve_imports, 90),
+            ("reader", reader, read_imports, 60),
+        ):
+            base, measured = resident_mb(imports.pid), resident_mb(process.pid)
             yield Row(
                 what=f"monitor {what}, resident",
                 baseline=f"{base:.0f} MB interpreter with the same imports",
@@ -184,6 +184,16 @@ def memory_rows(pods: Path, root: Path) -> Iterator[Row]:
                 budget=f"≤ {most} MB and ≤ 15 MB above",
                 held=measured <= most and measured <= base + 15,
             )
+
+
+@contextmanager
+def idle(modules: str) -> Iterator[subprocess.Popen[bytes]]:
+    """An interpreter that has imported modules and does nothing."""
+    program = f"import {modules}, time; print(flush=True); time.sleep(300)"
+    with started([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        yield process
 
 
 @contextmanager

@@ -8,8 +8,9 @@ from typing import Any
 import pynvml
 import pytest
 
-from isolator_monitor import gpus
-from isolator_monitor.gpus import Gpu, GpuProcess, GpuReading, Nvml, PatientNvml
+from isolator_monitor import nvml
+from isolator_monitor.gpus import Gpu, GpuProcess, GpuReading
+from isolator_monitor.nvml import Nvml, PatientNvml
 
 GIB = 1 << 30
 
@@ -116,35 +117,35 @@ def test_a_lost_card_costs_its_own_series(driver: Driver, monkeypatch: pytest.Mo
 
 
 def test_a_restarted_driver_is_initialised_anew(driver: Driver) -> None:
-    nvml = Nvml()
-    assert len(nvml.read().gpus) == 2
+    library = Nvml()
+    assert len(library.read().gpus) == 2
     driver.ready = False
-    assert nvml.read().error == "Uninitialized"
-    assert len(nvml.read().gpus) == 2
+    assert library.read().error == "Uninitialized"
+    assert len(library.read().gpus) == 2
     assert driver.initialised == 2
 
 
 def test_without_a_driver(driver: Driver) -> None:
     driver.errors["nvmlInit"] = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
-    nvml = Nvml()
-    assert nvml.read() == GpuReading((), "Driver Not Loaded", {})
+    library = Nvml()
+    assert library.read() == GpuReading((), "Driver Not Loaded", {})
     del driver.errors["nvmlInit"]
-    assert len(nvml.read().gpus) == 2
+    assert len(library.read().gpus) == 2
 
 
 def test_an_unknown_error_that_stays_initialises_anew_now_and_then(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr(gpus, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(nvml, "time", SimpleNamespace(monotonic=lambda: now))
     driver.errors["nvmlDeviceGetMemoryInfo"] = pynvml.NVML_ERROR_UNKNOWN
-    nvml = Nvml()
+    library = Nvml()
     for _ in range(3):
-        nvml.read()
+        library.read()
     assert driver.initialised == 1
     now += 60
-    nvml.read()
-    nvml.read()
+    library.read()
+    library.read()
     assert driver.initialised == 2
 
 

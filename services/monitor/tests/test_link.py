@@ -13,7 +13,7 @@ import pytest
 from isolator_core.errors import SettingsError, UserError
 from isolator_monitor import link
 from isolator_monitor.link import LinkDown, RemoteNode
-from isolator_monitor.node import Node, NodeReading
+from isolator_monitor.node import NodeReading
 from isolator_monitor.targets import Target
 
 WAIT_SECONDS = 20.0
@@ -21,11 +21,8 @@ TARGET = Target("u", "main", (), None)
 EMPTY = NodeReading(1.0, 0.0, (), (), "", {}, {}, "")
 
 
-class FixedNode(Node):
+class FixedNode:
     """Answers the number of targets as seconds."""
-
-    def __init__(self) -> None:
-        pass
 
     def read(self, targets: tuple[Target, ...]) -> NodeReading:
         return msgspec.structs.replace(EMPTY, seconds=float(len(targets)))

@@ -4,11 +4,15 @@ import base64
 import io
 import json
 import os
+import pty
+import signal
 import subprocess
+import sys
 import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -160,3 +164,31 @@ def test_top_says_what_is_wrong() -> None:
         top.fetch("http://127.0.0.1:1")
     with pytest.raises(UserError, match="nowhere does not answer: unknown url type"):
         top.fetch("nowhere")
+
+
+def test_top_in_a_terminal(url: str) -> None:
+    """It draws, draws again, and ends by Ctrl-C with status 0."""
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "isolator_monitor", "top", "--url", url, "--interval", "0.1"],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env=os.environ | {"TERM": "xterm-256color", "COLUMNS": "160", "LINES": "40"},
+    )
+    os.close(slave)
+    try:
+        seen = b""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while seen.count(b"train-resnet-0") < 2:
+            assert time.monotonic() < deadline, seen
+            seen += os.read(master, 4096)
+        process.send_signal(signal.SIGINT)
+        with suppress(OSError):
+            while os.read(master, 4096):
+                pass
+        assert process.wait(WAIT_SECONDS) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)

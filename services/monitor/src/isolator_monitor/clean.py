@@ -9,7 +9,9 @@ is followed, no other file system entered, and the work of a pass is bounded.
 import errno
 import os
 import re
+import signal
 import stat
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -24,6 +26,7 @@ from isolator_core.errors import UserError
 from isolator_core.region import RegionError, layout_v1
 from isolator_core.region.locks import held_slots
 from isolator_core.region.opening import open_regular
+from isolator_monitor.settings import CleanSettings
 
 _NAME = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})_[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -33,6 +36,23 @@ if TYPE_CHECKING:
     ScandirIterator = os._ScandirIterator[str]
 
 _log = structlog.get_logger()
+
+
+def clean(chosen: CleanSettings) -> int:
+    """Clean until SIGTERM, or once."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    cleaners = [Cleaner(root, chosen.kubelet_root, chosen.least_age, chosen.budget) for root in chosen.region_root]
+    try:
+        while True:
+            for cleaner in cleaners:
+                cleaner.clean()
+            if chosen.once or stop.wait(chosen.interval):
+                return 0
+    finally:
+        for cleaner in cleaners:
+            cleaner.close()
 
 
 @dataclass

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from isolator_core.errors import UserError
 from isolator_monitor.board import Board, Row
+from isolator_monitor.settings import TopSettings
 
 _GIB = 1 << 30
 _BAR_COLUMNS = 16
@@ -39,24 +40,24 @@ def fetch(url: str) -> Answer:
         raise UserError(f"{url} does not answer: {getattr(error, 'reason', error)}") from error
 
 
-def run(url: str, interval_seconds: float, *, once: bool) -> None:
+def top(chosen: TopSettings) -> int:
     """Show the table until interrupted, or once. Raises UserError if there is no answer at the start."""
     console = Console()
-    answer = fetch(url)
-    if once or not console.is_terminal:
+    answer = fetch(chosen.url)
+    if chosen.once or not console.is_terminal:
         console.print(picture(answer))
-        return
+        return 0
     try:
         with Live(picture(answer), console=console, screen=True, auto_refresh=False) as live:
             while True:
-                time.sleep(interval_seconds)
+                time.sleep(chosen.interval)
                 try:
-                    shown: Group | Text = picture(fetch(url))
+                    shown: Group | Text = picture(fetch(chosen.url))
                 except UserError as error:
                     shown = Text(str(error), style="red")
                 live.update(shown, refresh=True)
     except KeyboardInterrupt:
-        return
+        return 0
 
 
 def picture(answer: Answer) -> Group:
