@@ -1,6 +1,7 @@
 """The webhook beside a decode-and-allow handler in the same server, its memory, and vramd in trouble."""
 
 import asyncio
+import base64
 import contextlib
 import datetime
 import ipaddress
@@ -25,6 +26,7 @@ from cryptography.x509.oid import NameOID
 from fastapi import FastAPI, Request, Response
 from tests.bench.report import Row
 
+from isolator_core import names
 from isolator_webhook import certificate, server
 from isolator_webhook.app import State
 
@@ -263,7 +265,9 @@ async def connected(directory: Path, port: int) -> AsyncIterator[Client]:
     try:
         yield Client(reader, writer)
     finally:
-        writer.close()
+        writer.transport.abort()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
 
 
 async def until_ready(directory: Path, port: int) -> None:
@@ -271,6 +275,18 @@ async def until_ready(directory: Path, port: int) -> None:
     async with connected(directory, port) as client, asyncio.timeout(START_SECONDS):
         while (await client.call(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n", b""))[0] != 200:
             await asyncio.sleep(0.05)
+
+
+async def limit_of(directory: Path, port: int, body: bytes) -> str:
+    """CUDA_DEVICE_MEMORY_LIMIT in the patch that a review gets, empty where there is none."""
+    head = f"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    async with connected(directory, port) as client:
+        _, content = await client.call(head, body)
+    for operation in json.loads(base64.b64decode(json.loads(content)["response"]["patch"])):
+        value = operation.get("value")
+        if isinstance(value, dict) and value.get("name") == names.LIMIT_KEY:
+            return str(value["value"])
+    return ""
 
 
 async def flat_out(directory: Path, port: int, body: bytes, seconds: float) -> list[float]:
