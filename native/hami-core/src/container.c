@@ -25,17 +25,16 @@ static struct limit_files files;
 static uint64_t own_limit = LIMIT_NONE;
 static struct card cards[REGION_DEVICES];
 static uint64_t limits[REGION_DEVICES];
-static uint64_t limits_read_at, last_refusal_said;
+static uint64_t limits_read_at, refused_said_at;
 static bool said_invalid;
 static char directory[PATH_BYTES], library[PATH_BYTES];
 
 /* Why this process may not use CUDA, at most once a second. */
 static void say_refused(const char *reason)
 {
-    uint64_t now = clock_coarse();
-    if (last_refusal_said == 0 || now - last_refusal_said >= NANOSECONDS_A_SECOND)
+    uint64_t now = clock_coarse(), before = __atomic_exchange_n(&refused_said_at, now, __ATOMIC_RELAXED);
+    if (before == 0 || now - before >= NANOSECONDS_A_SECOND)
         message(MESSAGE_ERROR, "CUDA is refused, because the GPU memory limit of this container cannot be enforced: %s", reason);
-    last_refusal_said = now;
 }
 
 static struct process *get_process(void)
@@ -62,7 +61,7 @@ static uint64_t smaller(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* Where the limits come from. LIMITS_INVALID: reason. */
+/* Where the limits come from. LIMITS_INVALID: reason. Under the lock `starting`. */
 static enum limits_answer read_limit_files(struct limit_files *read, char *reason)
 {
     if (!own_directory(directory, sizeof(directory)) || !own_file(library, sizeof(library))) {
@@ -81,17 +80,15 @@ static bool region_path_of(const struct limit_files *read, char *path, size_t by
     return false;
 }
 
+/* What a process lowers for itself is not the container's limit, which monitors read. */
 static void store_limit(unsigned device, uint64_t limit)
 {
     struct region_file *file = container.region.file;
     uint64_t shown = limit == LIMIT_NONE ? 0 : limit;
 
-    __atomic_store_n(&limits[device], limit, __ATOMIC_RELAXED);
-    /* What this process lowered for itself is not the container's limit. */
-    if (own_limit == LIMIT_NONE && file->hami.limit[device] != shown) {
-        __atomic_store_n(&file->hami.limit[device], shown, __ATOMIC_RELAXED);
-        __atomic_store_n(&file->extension.devices[device].limit, shown, __ATOMIC_RELAXED);
-    }
+    __atomic_store_n(&limits[device], smaller(limit, own_limit), __ATOMIC_RELAXED);
+    __atomic_store_n(&file->hami.limit[device], shown, __ATOMIC_RELAXED);
+    __atomic_store_n(&file->extension.devices[device].limit, shown, __ATOMIC_RELAXED);
     __atomic_store_n(&file->hami.sm_limit[device], files.request.cores, __ATOMIC_RELAXED);
 }
 
@@ -99,7 +96,7 @@ static void compute_limits(void)
 {
     for (unsigned device = 0; device < REGION_DEVICES; device++)
         if (device_is_visible(device))
-            store_limit(device, smaller(limit_on_card(&files, cards[device]), own_limit));
+            store_limit(device, limit_on_card(&files, cards[device]));
 }
 
 /* Under the lock `starting`. */
@@ -352,7 +349,12 @@ bool container_look(struct sight *sight)
     *sight = (struct sight){.file = NULL};
     if (mine && mine->attachment == UNCOUNTED)
         return true;
-    enum limits_answer answer = mine ? read_limit_files(&sight->files, reason) : LIMITS_INVALID;
+    enum limits_answer answer = LIMITS_INVALID;
+    if (mine) {
+        lock_take(&mine->starting);
+        answer = read_limit_files(&sight->files, reason);
+        lock_drop(&mine->starting);
+    }
     sight->managed = answer == LIMITS_READ;
     if (answer != LIMITS_INVALID)
         look_from_outside(mine, sight);

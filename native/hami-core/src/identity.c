@@ -30,6 +30,19 @@ static uint64_t start_time_of(const char *stat_path)
     return field ? strtoull(field + 1, NULL, 10) : 0;
 }
 
+/* The program's name; a thread may have one of its own. */
+static void read_name(char *name, size_t bytes)
+{
+    int file = open("/proc/self/comm", O_RDONLY | O_CLOEXEC);
+    ssize_t length = file >= 0 ? read(file, name, bytes - 1) : -1;
+    if (file >= 0)
+        close(file);
+    if (length <= 0)
+        prctl(PR_GET_NAME, name);
+    else
+        name[length - (name[length - 1] == '\n')] = '\0';
+}
+
 struct identity identity_of_self(void)
 {
     struct identity self = {.pid = (uint32_t)getpid(), .start_time = start_time_of("/proc/self/stat")};
@@ -40,46 +53,46 @@ struct identity identity_of_self(void)
         self.pid_namespace = status.st_ino;
     if (random)
         memcpy(&self.image, random, sizeof(self.image));
-    prctl(PR_GET_NAME, self.name);
+    read_name(self.name, sizeof(self.name));
     return self;
 }
 
 /* A line of /proc/PID/maps: address, permissions, offset, device as hexadecimal major:minor, inode, path. */
-static bool line_names(const char *line, dev_t device, ino_t inode)
+static bool names_file(const char *lines, struct mapped_file file)
 {
     char wanted[48];
-    snprintf(wanted, sizeof(wanted), " %02x:%02x %llu ", major(device), minor(device), (unsigned long long)inode);
-    return strstr(line, wanted) != NULL;
+    snprintf(wanted, sizeof(wanted), " %02x:%02x %llu ", major(file.device), minor(file.device), (unsigned long long)file.inode);
+    return strstr(lines, wanted) || strstr(lines, file.path);
 }
 
-bool pid_maps_file(uint32_t pid, dev_t device, ino_t inode, bool *known)
+bool pid_maps_file(uint32_t pid, struct mapped_file file, bool *known)
 {
-    enum { LINE_BYTES = 512 };
-    char path[32], text[4096 + LINE_BYTES + 1];
+    enum { PIECE = 2048, KEPT = 512 };
+    char path[32], text[PIECE + KEPT + 1];
     size_t kept = 0;
     ssize_t added;
     bool found = false;
 
     snprintf(path, sizeof(path), "/proc/%u/maps", pid);
-    int file = open(path, O_RDONLY | O_CLOEXEC);
-    *known = file >= 0;
-    while (file >= 0 && !found && (added = read(file, text + kept, 4096)) > 0) {
-        text[kept + (size_t)added] = '\0';
-        found = line_names(text, device, inode);
-        /* What may be the first half of a line is searched again with the next piece. */
+    int maps = open(path, O_RDONLY | O_CLOEXEC);
+    *known = maps >= 0;
+    while (maps >= 0 && !found && (added = read(maps, text + kept, PIECE)) > 0) {
         size_t length = kept + (size_t)added;
-        kept = length < LINE_BYTES ? length : LINE_BYTES;
+        text[length] = '\0';
+        found = names_file(text, file);
+        /* What may be the first half of a line is searched again with the next piece. */
+        kept = length < KEPT ? length : KEPT;
         memmove(text, text + length - kept, kept);
     }
-    if (file >= 0)
-        close(file);
+    if (maps >= 0)
+        close(maps);
     return found;
 }
 
-bool process_maps_file(uint32_t pid, uint64_t start_time, dev_t device, ino_t inode)
+bool process_maps_file(uint32_t pid, uint64_t start_time, struct mapped_file file)
 {
     char path[32];
     bool known;
     snprintf(path, sizeof(path), "/proc/%u/stat", pid);
-    return start_time != 0 && start_time_of(path) == start_time && pid_maps_file(pid, device, inode, &known);
+    return start_time != 0 && start_time_of(path) == start_time && pid_maps_file(pid, file, &known);
 }

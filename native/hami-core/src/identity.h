@@ -16,10 +16,17 @@ struct identity {
 
 struct identity identity_of_self(void);
 
+/* A file by its identity, and by its path for file systems that show another device in /proc (overlayfs, btrfs). */
+struct mapped_file {
+    dev_t device;
+    ino_t inode;
+    const char *path;
+};
+
 /* Whether the process of this PID and start time is there and has the file mapped. False also where /proc does not tell. */
-bool process_maps_file(uint32_t pid, uint64_t start_time, dev_t device, ino_t inode);
+bool process_maps_file(uint32_t pid, uint64_t start_time, struct mapped_file file);
 
 /* The same without a start time to compare, for records that hold none. *known: /proc told. */
-bool pid_maps_file(uint32_t pid, dev_t device, ino_t inode, bool *known);
+bool pid_maps_file(uint32_t pid, struct mapped_file file, bool *known);
 
 #endif

@@ -1,9 +1,8 @@
 #include "nvml_cards.h"
 
-#include <string.h>
+#include <stdlib.h>
 
 #include "driver.h"
-#include "lock.h"
 
 static bool read_card(unsigned index, struct nvml_card *card)
 {
@@ -34,14 +33,14 @@ unsigned nvml_cards(struct nvml_card cards[REGION_DEVICES])
 
 static bool find_process(nvmlDevice_t device, uint32_t pid, uint64_t *bytes)
 {
-    enum { PROCESSES = 1024 };
-    static nvmlProcessInfo_v2_t list[PROCESSES];
-    static struct lock lock;
-    unsigned count = PROCESSES;
+    enum { ROOM = 1024 }; /* more processes than that on one card are not found */
+    nvmlProcessInfo_v2_t *list = malloc(ROOM * sizeof(*list));
+    unsigned count = ROOM;
     bool found = false;
 
     *bytes = 0;
-    lock_take(&lock);
+    if (!list)
+        return false;
     nvmlReturn_t result = nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, &count, list);
     if (result == NVML_ERROR_FUNCTION_NOT_FOUND)
         result = nvml.nvmlDeviceGetComputeRunningProcesses_v2(device, &count, list);
@@ -51,7 +50,7 @@ static bool find_process(nvmlDevice_t device, uint32_t pid, uint64_t *bytes)
             found = true;
         }
     }
-    lock_drop(&lock);
+    free(list);
     return found;
 }
 

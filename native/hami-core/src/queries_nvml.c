@@ -1,5 +1,7 @@
 /* What a container sees of a card through NVML: the same share as through CUDA, and its own processes. A program that never starts
  * CUDA, such as nvidia-smi, takes no slot. */
+#include <stdlib.h>
+
 #include "charge.h"
 #include "container.h"
 #include "devices.h"
@@ -87,87 +89,81 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
     return result;
 }
 
-/* NVML gives the node's PIDs and shows everybody's processes on the card. A container is shown its own, by the PIDs that it knows,
- * with what is charged to them. The driver is asked first, for its errors: `ask` with an array that is too small.
- * NVML's rule for the array: *count is its length, then what was used of it or is needed. */
-enum { WHOLE_CARD = -1 };
+/* NVML gives the node's PIDs and shows everybody's processes on the card. A container with a limit is shown its own, by the PIDs that
+ * it knows, with what is charged to them. The region knows processes that compute; those that draw, and those that NVIDIA's MPS
+ * serves, are not told apart by container, so none is shown. */
+enum kind { COMPUTING, OTHERS };
 
-static nvmlReturn_t list_processes(nvmlReturn_t driver_says, nvmlDevice_t device, unsigned int *count, unsigned room,
-                                   struct own_process list[REGION_SLOTS])
+struct listing {
+    bool ask_driver; /* no limit: the driver's own list */
+    nvmlReturn_t result;
+    unsigned filled;
+    struct own_process *list; /* to be freed */
+};
+
+static unsigned list_own(nvmlDevice_t device, struct own_process *list)
 {
     struct sight sight;
     uint64_t sum;
+    unsigned count = 0;
+    if (list && container_look(&sight)) {
+        count = own_processes(&sight, region_index(sight.file, device), list, &sum);
+        container_look_away(&sight);
+    }
+    return count;
+}
+
+/* NVML's rule for the array: *count is its length, then what was used of it or is needed. */
+static struct listing list_processes(enum kind kind, nvmlReturn_t driver_says, nvmlDevice_t device, unsigned int *count, bool has_array)
+{
+    struct listing listing = {.result = driver_says};
+    struct view view;
+    unsigned found = 0;
+
     if (driver_says != NVML_SUCCESS && driver_says != NVML_ERROR_INSUFFICIENT_SIZE)
-        return driver_says;
-    if (!container_look(&sight))
-        return NVML_ERROR_NO_PERMISSION;
-    *count = own_processes(&sight, region_index(sight.file, device), list, &sum);
-    container_look_away(&sight);
-    return *count > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+        return listing;
+    if (!look_at(device, 0, &view)) {
+        listing.result = NVML_ERROR_NO_PERMISSION;
+        return listing;
+    }
+    listing.ask_driver = view.limit == LIMIT_NONE;
+    if (listing.ask_driver)
+        return listing;
+    if (kind == COMPUTING) {
+        listing.list = malloc(REGION_SLOTS * sizeof(*listing.list));
+        found = list_own(device, listing.list);
+    }
+    bool fits = found <= (has_array ? *count : 0);
+    *count = found;
+    listing.filled = fits ? found : 0;
+    listing.result = fits ? NVML_SUCCESS : NVML_ERROR_INSUFFICIENT_SIZE;
+    return listing;
 }
 
-static nvmlReturn_t list_v1(nvmlReturn_t (*ask)(nvmlDevice_t, unsigned int *, nvmlProcessInfo_v1_t *), nvmlDevice_t device,
-                            unsigned int *count, nvmlProcessInfo_v1_t *infos)
-{
-    struct own_process list[REGION_SLOTS];
-    unsigned none = 0, room = count && infos ? *count : 0;
-    nvmlReturn_t result = list_processes(ask(device, count ? &none : NULL, NULL), device, count, room, list);
-    for (unsigned i = 0; result == NVML_SUCCESS && i < *count; i++)
-        infos[i] = (nvmlProcessInfo_v1_t){list[i].pid, list[i].bytes};
-    return result;
-}
+enum { WHOLE_CARD = -1 };
+#define ENTRY_V1 {own.list[i].pid, own.list[i].bytes}
+#define ENTRY_V2 {own.list[i].pid, own.list[i].bytes, (unsigned)WHOLE_CARD, (unsigned)WHOLE_CARD}
 
-static nvmlReturn_t list_v2(nvmlReturn_t (*ask)(nvmlDevice_t, unsigned int *, nvmlProcessInfo_v2_t *), nvmlDevice_t device,
-                            unsigned int *count, nvmlProcessInfo_v2_t *infos)
-{
-    struct own_process list[REGION_SLOTS];
-    unsigned none = 0, room = count && infos ? *count : 0;
-    nvmlReturn_t result = list_processes(ask(device, count ? &none : NULL, NULL), device, count, room, list);
-    for (unsigned i = 0; result == NVML_SUCCESS && i < *count; i++)
-        infos[i] = (nvmlProcessInfo_v2_t){list[i].pid, list[i].bytes, (unsigned)WHOLE_CARD, (unsigned)WHOLE_CARD};
-    return result;
-}
-
-nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned int *infoCount, nvmlProcessInfo_v1_t *infos)
-{
-    driver_find_nvml();
-    return list_v1(nvml.nvmlDeviceGetComputeRunningProcesses, device, infoCount, infos);
-}
-
-nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int *infoCount, nvmlProcessInfo_v2_t *infos)
-{
-    driver_find_nvml();
-    return list_v2(nvml.nvmlDeviceGetComputeRunningProcesses_v2, device, infoCount, infos);
-}
-
-nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *infoCount, nvmlProcessInfo_v2_t *infos)
-{
-    driver_find_nvml();
-    return list_v2(nvml.nvmlDeviceGetComputeRunningProcesses_v3, device, infoCount, infos);
-}
-
-/* The region knows processes that compute. Those that draw, and those that NVIDIA's MPS serves, are not told apart by container, so
- * none is shown. */
-static nvmlReturn_t list_none(nvmlReturn_t driver_says, unsigned int *count)
-{
-    if (driver_says != NVML_SUCCESS && driver_says != NVML_ERROR_INSUFFICIENT_SIZE)
-        return driver_says;
-    *count = 0;
-    return NVML_SUCCESS;
-}
-
-#define LIST_NONE(name, information)                                                                                               \
+/* One function of NVML. The driver is asked first, for its errors, with no room in the array. */
+#define LIST(kind, name, information, entry)                                                                                       \
     nvmlReturn_t name(nvmlDevice_t device, unsigned int *infoCount, information *infos)                                            \
     {                                                                                                                              \
         unsigned none = 0;                                                                                                         \
-        (void)infos;                                                                                                               \
         driver_find_nvml();                                                                                                        \
-        return list_none(nvml.name(device, infoCount ? &none : NULL, NULL), infoCount);                                            \
+        nvmlReturn_t driver_says = nvml.name(device, infoCount ? &none : NULL, NULL);                                              \
+        struct listing own = list_processes(kind, driver_says, device, infoCount, infos != NULL);                                  \
+        for (unsigned i = 0; i < own.filled; i++)                                                                                  \
+            infos[i] = (information)entry;                                                                                         \
+        free(own.list);                                                                                                            \
+        return own.ask_driver ? nvml.name(device, infoCount, infos) : own.result;                                                  \
     }
 
-LIST_NONE(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
-LIST_NONE(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_v2_t)
-LIST_NONE(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_v2_t)
-LIST_NONE(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
-LIST_NONE(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
-LIST_NONE(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_v2_t)
+LIST(COMPUTING, nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t, ENTRY_V1)
+LIST(COMPUTING, nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_v2_t, ENTRY_V2)
+LIST(COMPUTING, nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_v2_t, ENTRY_V2)
+LIST(OTHERS, nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t, ENTRY_V1)
+LIST(OTHERS, nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_v2_t, ENTRY_V2)
+LIST(OTHERS, nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_v2_t, ENTRY_V2)
+LIST(OTHERS, nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t, ENTRY_V1)
+LIST(OTHERS, nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t, ENTRY_V2)
+LIST(OTHERS, nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_v2_t, ENTRY_V2)

@@ -189,7 +189,7 @@ static bool make(struct region *region, char *reason)
 }
 
 /* A process that HAMi-core counts in this file, 0 if there is none. It locks no byte of ours, so /proc tells. */
-static uint32_t living_hami_process(const struct stat *status, int file)
+static uint32_t living_hami_process(const struct region *region, const struct stat *status, int file)
 {
     enum { V0_SLOTS = 1848, V0_SLOT_BYTES = 1168 };
     bool v0 = status->st_size < HAMI_BYTES;
@@ -201,7 +201,7 @@ static uint32_t living_hami_process(const struct stat *status, int file)
         bool known;
         if (pread(file, &pid, sizeof(pid), slots + i * slot_bytes) != sizeof(pid) || pid == 0 || pid == self)
             continue;
-        if (pid_maps_file(pid, status->st_dev, status->st_ino, &known) || (!known && kill((pid_t)pid, 0) == 0))
+        if (pid_maps_file(pid, (struct mapped_file){status->st_dev, status->st_ino, region->path}, &known) || (!known && kill((pid_t)pid, 0) == 0))
             return pid;
     }
     return 0;
@@ -220,7 +220,7 @@ static bool may_be_remade(const struct region *region, const struct stat *status
     }
     if (status->st_size > 0 && (pread(file, &magic, sizeof(magic), 0) != sizeof(magic) || (magic != 0 && magic != HAMI_MAGIC)))
         return fail(reason, region->path, "is not a region");
-    if (magic == HAMI_MAGIC && (living = living_hami_process(status, file)) != 0) {
+    if (magic == HAMI_MAGIC && (living = living_hami_process(region, status, file)) != 0) {
         snprintf(reason, REASON_BYTES,
                  "%.128s: process %u uses it with HAMi-core's libvgpu.so, which would not see what this library grants",
                  region->path, living);

@@ -33,7 +33,7 @@ static bool lost_its_lock(const struct region *region, const struct extension_sl
     if (same_process(slot, self))
         return false; /* left from before exec */
     return self->pid_namespace != 0 && slot->pid_namespace == self->pid_namespace &&
-           process_maps_file(slot->pid, slot->start_time, region->device, region->inode);
+           process_maps_file(slot->pid, slot->start_time, (struct mapped_file){region->device, region->inode, region->path});
 }
 
 /* For the holder of the slot's byte. Killed anywhere, the next holder does it again. */

@@ -615,9 +615,14 @@ static void contexts(void)
     IS(charged(), CONTEXT);
     OK(cuCtxSetCurrent(context));
     OK(cuMemAlloc_v2(&pointer, 50 * MIB));
+    OK(cuMemAllocAsync(&filler, 64 * MIB, NULL));
     OK(cuCtxSetCurrent(second));
     OK(cuDevicePrimaryCtxReset_v2(device));
     IS(charged(), 0);
+    IS(cuMemFreeAsync(filler, NULL), CUDA_ERROR_INVALID_VALUE);
+    IS(charged(), 0);
+    OK(cuMemAllocAsync(&filler, 64 * MIB, NULL));
+    RIGHT(charged() >= 64 * MIB);
 }
 
 /* PTX with a variable of 64 MiB. */

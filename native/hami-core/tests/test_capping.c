@@ -202,6 +202,7 @@ TEST(an_exempted_container_sees_the_card)
     CHECK_TEXT(client_do(&client, "info"), info(15260 * MIB, 15360 * MIB));
     CHECK_TEXT(client_do(&client, "nvml 0"), "0 16106127360 16001269760 104857600 | 0 16106127360 0 16001269760 104857600");
     CHECK_TEXT(client_do(&client, "alloc 14g"), "0");
+    CHECK_HAS(client_do(&client, "processes 0"), ":15137243136");
 }
 
 TEST(the_environment_raises_nothing_in_a_managed_container)

@@ -6,6 +6,7 @@
 #include "../driver.h"
 #include "../hooks.h"
 #include "../quiet.h"
+#include "arrays.h"
 #include "virtual.h"
 
 /* Bytes of one channel; block-compressed and video formats take at most this much a texel. */
@@ -193,4 +194,13 @@ CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray)
         return result;
     bool known = records_take(&process->holdings.arrays, (uintptr_t)hMipmappedArray, &record);
     return destroyed(cuda.cuMipmappedArrayDestroy(hMipmappedArray), known, &record, (uintptr_t)hMipmappedArray);
+}
+
+void arrays_gone_with(CUcontext context)
+{
+    struct record record;
+    while (context && records_take_of(&process->holdings.arrays, (uintptr_t)context, &record)) {
+        virtual_array_gone(record.key);
+        charge_give_back(&(struct charge){{record.device, NULL}, CHARGE_DATA, record.bytes});
+    }
 }

@@ -5,7 +5,9 @@
 #include "../devices.h"
 #include "../driver.h"
 #include "../hooks.h"
+#include "arrays.h"
 #include "overhead.h"
+#include "pools.h"
 
 static struct records *contexts(void)
 {
@@ -24,7 +26,7 @@ static void gone(CUcontext context, unsigned index)
     records_take(contexts(), (uintptr_t)context, &record);
     __atomic_fetch_add(&process->holdings.contexts_ended, 1, __ATOMIC_ACQ_REL);
     charge_give_back_all_of(&process->holdings.linear, context);
-    charge_give_back_all_of(&process->holdings.arrays, context);
+    arrays_gone_with(context);
     overhead_context_gone(index);
 }
 
@@ -234,6 +236,7 @@ static void primary_may_be_gone(CUdevice device)
     CUcontext *primary = &process->holdings.primary[payer.device];
     if (*primary && !primary_is_active(device)) {
         gone(*primary, payer.device);
+        pools_may_be_gone(payer.device);
         *primary = NULL;
     }
     lock_drop(&process->holdings.primary_lock);

@@ -288,6 +288,35 @@ void pool_freed(const struct record *record)
         forget(pool);
 }
 
+static struct pool *next_gone(unsigned device)
+{
+    struct pool *pool;
+    cuuint64_t reserved;
+    lock_take(&process->holdings.pools_lock);
+    for (pool = process->holdings.pools; pool; pool = pool->next)
+        if (pool->charge.payer.device == device && !pool->by_pointers &&
+            cuda.cuMemPoolGetAttribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) != CUDA_SUCCESS)
+            break;
+    lock_drop(&process->holdings.pools_lock);
+    return pool;
+}
+
+void pools_may_be_gone(unsigned device)
+{
+    struct pool *pool;
+    struct record pointer;
+    struct quiet quiet = quiet_begin();
+    while ((pool = next_gone(device))) {
+        while (records_take_of(&process->holdings.linear, (uintptr_t)pool, &pointer))
+            ;
+        lock_take(&pool->lock);
+        charge_correct(&pool->charge, 0);
+        lock_drop(&pool->lock);
+        forget(pool);
+    }
+    quiet_end(quiet);
+}
+
 /* What pools on the host hold is not the card's. */
 static unsigned device_of_location(CUmemLocation location)
 {
