@@ -146,4 +146,4 @@ def test_this_would_see_a_library_overwritten_in_place(site: Site, containers: C
     (process,) = containers(1)
     shutil.copyfile(site.versions[1], site.host_dir / "libvgpu.so")
     os.truncate(site.host_dir / "libvgpu.so", 0)
-    assert end(process)[0] < 0
+    assert process.wait(WAIT_SECONDS) < 0
