@@ -83,20 +83,20 @@ def _absolute(path: str) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def _above(paths: tuple[str, ...]) -> frozenset[str]:
-    """Every directory above one of these paths, and the paths themselves."""
+def _in_the_way(paths: tuple[str, ...]) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Every directory above one of these paths and the paths themselves; and beginnings of what is below them."""
     found = set(paths)
     for path in paths:
         while path != "/":
             path = posixpath.dirname(path)
             found.add(path)
-    return frozenset(found)
+    return frozenset(found), tuple(f"{path}/" for path in paths)
 
 
 def patch_mounts(container: Container, where: str, desired: Sequence[VolumeMount]) -> list[Operation]:
     """Add the mounts. Raises Conflict for a mount of the author's that would hide, change or borrow ours."""
     by_path = {mount.mount_path: mount for mount in desired}
-    above, below = _above(tuple(by_path)), tuple(f"{path}/" for path in by_path)
+    above, below = _in_the_way(tuple(by_path))
     present = set()
     operations = []
     for position, mount in enumerate(container.volume_mounts or ()):
@@ -131,14 +131,15 @@ def patch_variables(
     container: Container, where: str, desired: Iterable[WrittenVariable]
 ) -> tuple[list[Operation], list[str]]:
     """Add the variables that are missing, and remove those that would outdo the limit, telling which."""
-    found = [variable.name for variable in container.env or ()]
-    outdoing = []
-    if not _LIMITS_OF_ONE_DEVICE.isdisjoint(found):
-        outdoing = [position for position, name in enumerate(found) if name in _LIMITS_OF_ONE_DEVICE]
+    env = container.env or []
+    present = {variable.name for variable in env}
+    outdoing: list[int] = []
+    if not _LIMITS_OF_ONE_DEVICE.isdisjoint(present):
+        outdoing = [position for position, variable in enumerate(env) if variable.name in _LIMITS_OF_ONE_DEVICE]
     operations = [Operation("remove", f"{where}/env/{position}") for position in reversed(outdoing)]
-    missing = [variable for variable in desired if variable.name not in found]
+    missing = [variable for variable in desired if variable.name not in present]
     told = [
-        f"container {container.name}: variable {found[position]} was removed: the limit follows from what the pod "
+        f"container {container.name}: variable {env[position].name} was removed: the limit follows from what the pod "
         "asks for"
         for position in outdoing
     ]

@@ -70,6 +70,7 @@ def _size(mib: int) -> str:
     return f"{mib}{suffixes[0]}"
 
 
+@functools.lru_cache(maxsize=1024)
 def _limits_volume(index: str, config_map_prefix: str) -> WrittenVolume:
     annotation = f"metadata.annotations['{names.REQUEST_ANNOTATION}{index}']"
     sources = [
@@ -90,6 +91,11 @@ def _limits_volume(index: str, config_map_prefix: str) -> WrittenVolume:
     return WrittenVolume(names.VOLUME_LIMITS + index, projected=ProjectedVolume(sources))
 
 
+@functools.lru_cache(maxsize=1024)
+def _region_volume(index: str, size_mib: int) -> WrittenVolume:
+    return WrittenVolume(names.VOLUME_REGION + index, empty_dir=EmptyDirVolume(size_limit=_size(size_mib)))
+
+
 @functools.lru_cache(maxsize=16)
 def _file_volumes(host_dir: str) -> tuple[WrittenVolume, ...]:
     return tuple(
@@ -101,11 +107,10 @@ def _file_volumes(host_dir: str) -> tuple[WrittenVolume, ...]:
 def volumes(pod: Pod, requests: Iterable[Request], options: Options, *, exempt: bool) -> list[WrittenVolume]:
     """The pod's volumes of ours: two files of the node, and for each container its limits and its region."""
     prefix = "" if exempt else pod.annotations.get(KAI_CONFIG_MAP_ANNOTATION, "")
-    region = EmptyDirVolume(size_limit=_size(options.region_size_mib))
     found = list(_file_volumes(options.host_dir))
     for request in requests:
         found.append(_limits_volume(request.index, prefix))
-        found.append(WrittenVolume(names.VOLUME_REGION + request.index, empty_dir=region))
+        found.append(_region_volume(request.index, options.region_size_mib))
     return found
 
 
@@ -133,14 +138,16 @@ def _limit(request: Request, basis: Basis, *, exempt: bool) -> str | None:
     return f"{product_mib(request.memory, basis.mib)}m" if isinstance(basis, Known) else None
 
 
-def variables(request: Request, basis: Basis, options: Options, *, exempt: bool) -> list[WrittenVariable]:
-    """The variables of a container, for tools and libraries that look there: libvgpu itself reads the files."""
-    found = [
+@functools.lru_cache(maxsize=1024)
+def _variables(container: str, container_dir: str, limit: str | None) -> tuple[WrittenVariable, ...]:
+    found = (
         WrittenVariable("POD_UID", value_from=EnvSource(FieldRef("metadata.uid"))),
-        WrittenVariable("CONTAINER_NAME", value=request.container),
-        WrittenVariable("CONTAINER_VGPU_MOUNT", value=options.container_dir),
-    ]
-    limit = _limit(request, basis, exempt=exempt)
-    if limit is not None:
-        found.append(WrittenVariable(names.LIMIT_KEY, value=limit))
-    return found
+        WrittenVariable("CONTAINER_NAME", value=container),
+        WrittenVariable("CONTAINER_VGPU_MOUNT", value=container_dir),
+    )
+    return found if limit is None else (*found, WrittenVariable(names.LIMIT_KEY, value=limit))
+
+
+def variables(request: Request, basis: Basis, options: Options, *, exempt: bool) -> tuple[WrittenVariable, ...]:
+    """The variables of a container, for tools and libraries that look there: libvgpu itself reads the files."""
+    return _variables(request.container, options.container_dir, _limit(request, basis, exempt=exempt))
