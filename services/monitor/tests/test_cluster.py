@@ -145,6 +145,27 @@ def test_pods_of_this_node_are_followed(api: NodeApi, tmp_path: Path, kubelet: P
         assert values(url, "isolator_container_unprotected") == []
 
 
+def test_pods_of_upstreams_chart_keep_their_series(api: NodeApi, tmp_path: Path) -> None:
+    """KAI-resource-isolator 1.1 mounts one directory of the host into all of them; its library has no extension."""
+    shared = tmp_path / "vgpu" / "containers"
+    image = RegionImage([Card(UUID, 4147 << 20)], {0: Slot(1, [Use(buffer=1 << 30)])}, extended=False)
+    write(shared / "u-7_main", image.v1())
+    old = pod("old", "u-7", [{"name": "vgpu", "mountPath": "/usr/local/vgpu"}])
+    old["spec"]["containers"][0]["volumeMounts"] += [
+        {"name": "vgpu", "mountPath": "/etc/ld.so.preload", "subPath": "ld.so.preload"},
+        {"name": "containers", "mountPath": "/usr/local/vgpu/containers"},
+    ]
+    old["spec"]["volumes"] = [
+        {"name": "vgpu", "hostPath": {"path": "/usr/local/vgpu"}},
+        {"name": "containers", "hostPath": {"path": "/usr/local/vgpu/containers"}},
+    ]
+    api.put(old)
+    with serving(api, tmp_path, "--region-root", shared) as url:
+        eventually(lambda: values(url, USED, pod="old") == [1 << 30])
+        assert values(url, LIMIT, pod="old") == [4147 << 20]
+        assert values(url, "isolator_container_unprotected") == []
+
+
 def test_the_list_is_as_old_as_the_api_servers_last_word(api: NodeApi, tmp_path: Path) -> None:
     with serving(api, tmp_path) as url:
         name = "isolator_monitor_pods_confirmed_timestamp_seconds"
