@@ -60,13 +60,15 @@ static void reap(void)
 static void append_holders(char *line, size_t bytes, unsigned device)
 {
     enum { SHOWN = 4 };
-    uint64_t below = UINT64_MAX;
+    uint64_t last = UINT64_MAX;
+    unsigned last_holder = 0;
     for (unsigned shown = 0; shown < SHOWN; shown++) {
         uint64_t largest = 0;
         unsigned holder = SLOT_NONE;
         for (unsigned slot = 0; slot < REGION_SLOTS; slot++) {
             uint64_t held = books()->slots[slot].state == SLOT_USED ? ledger_held(books(), slot, device) : 0;
-            if (held > largest && held < below) {
+            bool follows = held < last || (held == last && slot > last_holder);
+            if (held > largest && follows) {
                 largest = held;
                 holder = slot;
             }
@@ -75,7 +77,8 @@ static void append_holders(char *line, size_t bytes, unsigned device)
             return;
         text_append(line, bytes, "%sprocess %u (%.15s) %llu", shown ? ", " : "; by ", books()->slots[holder].pid,
                     books()->slots[holder].name, (unsigned long long)largest);
-        below = largest;
+        last = largest;
+        last_holder = holder;
     }
 }
 

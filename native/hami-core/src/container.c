@@ -217,7 +217,7 @@ static bool start_unmanaged(char *reason)
         snprintf(path, sizeof(path), "%s", REGION_FALLBACK);
     if ((!derived || make_region_directory(path, reason)) && region_open(&container.region, path, false, reason))
         return true;
-    if (strcmp(path, REGION_FALLBACK) == 0)
+    if (container.region.in_use || strcmp(path, REGION_FALLBACK) == 0)
         return false;
     message(MESSAGE_WARNING, "%s; %s is used instead", reason, REGION_FALLBACK);
     return region_open(&container.region, REGION_FALLBACK, false, reason);
@@ -276,7 +276,7 @@ static CUresult start(struct process *mine)
         __atomic_store_n(&mine->attachment, COUNTED, __ATOMIC_RELEASE);
         return CUDA_SUCCESS;
     }
-    if (answer == LIMITS_UNMANAGED && !opened) {
+    if (answer == LIMITS_UNMANAGED && !opened && !container.region.in_use) {
         char unlimited[REASON_BYTES];
         if (!any_limit(unlimited)) {
             message(MESSAGE_WARNING, "GPU memory is not counted, no limit is set: %s", reason);

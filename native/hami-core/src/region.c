@@ -207,12 +207,13 @@ static uint32_t living_hami_process(const struct region *region, const struct st
     return 0;
 }
 
-static bool may_be_remade(const struct region *region, const struct stat *status, int file, char *reason)
+static bool may_be_remade(struct region *region, const struct stat *status, int file, char *reason)
 {
     int32_t magic = 0;
     pid_t attached = record_lock_holder(region->lock_file, 0, REGION_SLOTS);
     uint32_t living;
 
+    region->in_use = attached >= 0;
     if (attached >= 0) {
         snprintf(reason, REASON_BYTES, "%.128s: process %d uses it with another version of this library", region->path,
                  (int)attached);
@@ -221,6 +222,7 @@ static bool may_be_remade(const struct region *region, const struct stat *status
     if (status->st_size > 0 && (pread(file, &magic, sizeof(magic), 0) != sizeof(magic) || (magic != 0 && magic != HAMI_MAGIC)))
         return fail(reason, region->path, "is not a region");
     if (magic == HAMI_MAGIC && (living = living_hami_process(region, status, file)) != 0) {
+        region->in_use = true;
         snprintf(reason, REASON_BYTES,
                  "%.128s: process %u uses it with HAMi-core's libvgpu.so, which would not see what this library grants",
                  region->path, living);
@@ -278,6 +280,7 @@ static bool open_under_gate(struct region *region, char *reason)
         opened = remake(region, file, reason);
     else if (!opened && !reason[0]) {
         pid_t attached = record_lock_holder(region->lock_file, 0, REGION_SLOTS);
+        region->in_use = attached >= 0;
         if (attached < 0)
             opened = make(region, reason);
         else
@@ -296,6 +299,7 @@ bool region_open(struct region *region, const char *path, bool managed, char *re
     if (region->file && strcmp(region->path, path) == 0)
         return region_keep_lock_file(region, reason);
     region->managed = managed;
+    region->in_use = false;
     snprintf(region->path, sizeof(region->path), "%s", path);
     if (!region_keep_lock_file(region, reason))
         return false;

@@ -16,6 +16,7 @@ struct region {
     dev_t lock_device;
     ino_t lock_inode;
     bool managed;
+    bool in_use; /* region_open failed because others use the file in a way that ours would not fit */
     char path[PATH_BYTES];
 };
 

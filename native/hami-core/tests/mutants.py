@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - the texts are lines of the source
 """Small wrong changes to the library, one for each property that it must have: `make check` has to notice every one.
 
 Run by `make mutants` (or `python tests/mutants.py [NAME …]`). Each is applied alone to a copy, the copy is built, and the tests that

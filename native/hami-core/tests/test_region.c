@@ -184,6 +184,20 @@ TEST(a_living_hami_core_is_refused_by_name)
     }
 }
 
+/* Whatever the limits: two libraries that do not see each other's charges must not share a file, nor a card by two files. */
+TEST(a_living_hami_core_is_refused_without_a_limit_too)
+{
+    struct world world = world_make();
+    char cache[WORLD_PATH + 64];
+    snprintf(world.region, sizeof(world.region), "%.400s/own.cache", world.directory);
+    snprintf(cache, sizeof(cache), "CUDA_DEVICE_MEMORY_SHARED_CACHE=%s", world.region);
+    write_hami(&world, HAMI_FILE_BYTES, 1, (uint32_t)getpid());
+    map_region(&world);
+    struct client client = client_start(&world, "handle", (const char *const[]){cache, NULL});
+    CHECK_TEXT(client_do(&client, "init"), "800");
+    CHECK_HAS(client_errors(&client), "with HAMi-core's libvgpu.so");
+}
+
 TEST(half_made_and_empty_regions_are_made_anew)
 {
     static const off_t sizes[] = {0, 5, HAMI_FILE_BYTES, FILE_BYTES, FILE_BYTES + 4096};
