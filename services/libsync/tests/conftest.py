@@ -160,10 +160,13 @@ class Service:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self._lines.put(line)
+        self._lines.put("")
 
     def read_line(self) -> str:
-        """The next line of standard error."""
-        return self._lines.get(timeout=WAIT_SECONDS)
+        """The next line of standard error. Fails once there are no more."""
+        line = self._lines.get(timeout=WAIT_SECONDS)
+        assert line, f"ended with {self.process.wait(WAIT_SECONDS)}"
+        return line
 
     def end(self) -> None:
         """Kill it if it still runs."""
