@@ -2,7 +2,7 @@
 
 import os
 import re
-import sys
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -14,8 +14,9 @@ from isolator_core.region.opening import as_region_error, open_regular
 from isolator_core.request_file import RequestFile, RequestFileInvalid
 
 _GENERATION = re.compile(r"\.\.[0-9A-Za-z_.]+")
-_KAI_LIMIT = re.compile(r"([0-9]{1,15})([kKmMgG]?)\n?", re.ASCII)
+_MEMORY_SIZE = re.compile(r"[ \t\r\n]*(0[xX][0-9a-fA-F]+|[0-9]+)[ \t\r\n]*([kKmMgG]?)[ \t\r\n]*")
 _FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_MOST = (1 << 64) - 1
 _MIB = 1 << 20
 _LARGEST = 64 << 10
 
@@ -73,23 +74,27 @@ def limit_on_card(files: LimitFiles, card_bytes: int | None) -> int | None:
     without it, the request. Raises LimitInvalid where libvgpu refuses to start.
     """
     request = parse_request(files)
+    kai = None if files.kai is None else _kai_bytes(files.kai)
     if request.exempt:
         return 0
-    limit: int | None
-    if files.kai is None:
-        limit = _request_bytes(request, card_bytes)
-    else:
-        limit = min(_kai_bytes(files.kai), _most_by_kai(request, card_bytes) or sys.maxsize)
+    most = _most_by_kai(request, card_bytes)
+    limit = _request_bytes(request, card_bytes) if kai is None else kai if most is None else min(kai, most)
     if limit is None or request.at_most_mib is None:
         return limit
     return min(limit, request.at_most_mib * _MIB)
 
 
 def _kai_bytes(text: str) -> int:
-    match = _KAI_LIMIT.fullmatch(text)
-    value = int(match[1]) * _FACTORS[match[2].lower()] if match else 0
-    if not value:
-        raise LimitInvalid(f"{names.LIMIT_KEY} is {text!r}: accepted is a positive number of MiB such as 4147m")
+    """Bytes of KAI's file by HAMi-core's grammar: `0x` is hexadecimal, a leading 0 octal, a suffix a binary unit."""
+    value = 0
+    match = _MEMORY_SIZE.fullmatch(text)
+    if match:
+        digits = match[1].lower()
+        base = 16 if digits.startswith("0x") else 8 if digits.startswith("0") else 10
+        with suppress(ValueError):
+            value = int(digits, base) * _FACTORS[match[2].lower()]
+    if not 0 < value <= _MOST:
+        raise LimitInvalid(f"{names.LIMIT_KEY} is {text[:64]!r}: accepted is a number of MiB above 0, such as 4147m")
     return value
 
 
