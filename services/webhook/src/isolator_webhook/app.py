@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -14,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from isolator_webhook import review
 from isolator_webhook.basis import AskBasis
+from isolator_webhook.batched import BatchedFile
 from isolator_webhook.metrics import Metrics
 from isolator_webhook.options import Options, Treatment
 
@@ -98,7 +100,7 @@ class Reviews:
         self._at_work = 0
         metrics.at_work.set_function(lambda: self._at_work)
         # Bound once: to bind anew takes longer than to write the line.
-        self._log = structlog.get_logger().bind()
+        self._log = structlog.wrap_logger(structlog.WriteLogger(BatchedFile(sys.stderr))).bind()  # type: ignore[arg-type]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         treatment = REVIEW_PATHS.get(scope["path"]) if scope["type"] == "http" else None
