@@ -1,4 +1,4 @@
-"""What is tried everywhere, built by zig for the oldest C library: the release library, the fake GPU, and test programs."""
+"""What is tried everywhere, built by zig: the release library, the fake GPU, and test programs."""
 
 import fcntl
 import os
@@ -13,13 +13,18 @@ FAKEGPU_FOLDER = ROOT / "tests" / "fakegpu"
 PROGRAMS = Path(__file__).parent / "programs"
 BUILD = Path(__file__).parent / "build"
 MACHINES = ("x86_64", "aarch64")
-OLDEST_GLIBC = "2.17"
+OLDEST = "gnu.2.17"
 ZIG = f"{sys.executable} -m ziglang"
 
 
-def compiler(machine: str, libc: str = f"gnu.{OLDEST_GLIBC}") -> list[str]:
+def compiler(machine: str, libc: str = OLDEST) -> list[str]:
     """Command of the C compiler for a machine and C library, as zig names them."""
     return [*ZIG.split(), "cc", "-target", f"{machine}-linux-{libc}"]
+
+
+def _dynamic(libc: str) -> list[str]:
+    """zig links statically with musl unless told otherwise."""
+    return ["-dynamic"] if libc == "musl" else []
 
 
 def _run(command: list[str]) -> None:
@@ -48,17 +53,26 @@ def release(machine: str) -> Path:
 
 
 @cache
-def fakegpu(machine: str) -> Path:
+def fakegpu(machine: str, libc: str = OLDEST) -> Path:
     """Folder with libcuda.so.1 and libnvidia-ml.so.1."""
-    folder = BUILD / machine / "fakegpu"
-    _alone(["make", "-C", str(FAKEGPU_FOLDER), f"CC={' '.join(compiler(machine))}", f"BUILD={folder}"])
+    folder = BUILD / machine / libc / "fakegpu"
+    _alone(
+        [
+            "make",
+            "-C",
+            str(FAKEGPU_FOLDER),
+            f"CC={' '.join([*compiler(machine, libc), *_dynamic(libc)])}",
+            f"BUILD={folder}",
+        ]
+    )
     return folder
 
 
 @cache
-def program(name: str, machine: str, *options: str, build: str) -> Path:
-    """A program of the folder `programs`, built for the oldest glibc; `build` tells the builds of one source apart."""
-    return compiled(compiler(machine), name, *options, folder=BUILD / machine / build)
+def program(name: str, machine: str, *options: str, build: str, libc: str = OLDEST) -> Path:
+    """A program of the folder `programs`; `build` tells the builds of one source apart."""
+    linking = [] if "-static" in options else _dynamic(libc)
+    return compiled([*compiler(machine, libc), *linking], name, *options, folder=BUILD / machine / libc / build)
 
 
 def compiled(command: list[str], name: str, *options: str, folder: Path) -> Path:
@@ -66,6 +80,6 @@ def compiled(command: list[str], name: str, *options: str, folder: Path) -> Path
     source = PROGRAMS / f"{name}.c"
     folder.mkdir(parents=True, exist_ok=True)
     making = folder / f".{name}.{os.getpid()}"
-    warnings = ["-std=gnu11", "-Wall", "-Wextra", "-Werror"]
+    warnings = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror"]
     _run([*command, *warnings, "-g", "-I", str(LIBRARY_FOLDER), "-o", str(making), str(source), *options])
     return making.rename(folder / name)

@@ -14,3 +14,9 @@ def container(tmp_path: Path) -> Container:
 def without_driver(tmp_path: Path) -> Container:
     """The shipped library, managed, and no driver."""
     return make_container(tmp_path, machine_library(), None)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--write-compatibility", action="store_true", help="write what is found into docs/compatibility.md"
+    )

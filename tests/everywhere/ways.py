@@ -9,7 +9,7 @@ Compile = Callable[..., Path]
 
 @dataclass(frozen=True)
 class Way:
-    """A row of docs/compatibility.md: what a program does, the arguments of the test program, and what must come of it."""
+    """What a program does to find CUDA, the test program that does it, its arguments, and what must come of it."""
 
     name: str
     program: str
@@ -20,9 +20,9 @@ class Way:
 DLVSYM = {"x86_64": "GLIBC_2.2.5", "aarch64": "GLIBC_2.17"}
 
 
-def ways(machine: str, driver: str) -> list[Way]:
-    """All of them, for a machine and the path of its libcuda.so.1."""
-    return [
+def ways(machine: str, driver: str, *, glibc: bool = True) -> list[Way]:
+    """All of them, for a machine and the path of its libcuda.so.1; without what only glibc has."""
+    everywhere = [
         Way("linked with libcuda", "linked", ()),
         Way("dlopen and dlsym", "allocate", ("dlopen",)),
         Way("dlopen of an absolute path", "allocate", ("path", driver)),
@@ -30,13 +30,16 @@ def ways(machine: str, driver: str) -> list[Way]:
         Way("dlsym of dlopen(NULL)", "allocate", ("main",)),
         Way("dlsym(RTLD_DEFAULT)", "allocate", ("RTLD_DEFAULT",)),
         Way("dlsym(RTLD_NEXT)", "allocate", ("RTLD_NEXT",)),
-        Way("an interposer that chains by dlvsym", "allocate", ("dlvsym", DLVSYM[machine])),
         Way("cuGetProcAddress", "allocate", ("cuGetProcAddress",)),
         Way("cuGetProcAddress_v2", "allocate", ("cuGetProcAddress_v2",)),
         Way("a plugin linked with libcuda", "host", ("plugin",)),
+    ]
+    only_glibc = [
+        Way("an interposer that chains by dlvsym", "allocate", ("dlvsym", DLVSYM[machine])),
         Way("dlmopen", "allocate", ("dlmopen",)),
         Way("a plugin opened with RTLD_DEEPBIND", "host", ("plugin", "deepbind"), "not capped"),
     ]
+    return everywhere + (only_glibc if glibc else [])
 
 
 def compile_all(compile_program: Compile, gpu: Path) -> dict[str, Path]:

@@ -12,7 +12,9 @@
 
 #define GIB (1ull << 30)
 
+#ifdef __GLIBC__
 typedef void *finder(void *, const char *);
+#endif
 typedef int get_proc_address(const char *, void **, int, uint64_t);
 typedef int get_proc_address_v2(const char *, void **, int, uint64_t, int *);
 
@@ -54,11 +56,13 @@ static void *needs(void *handle)
     return handle;
 }
 
+#ifdef __GLIBC__
 /* An interposer's way: the version of dlsym that it knows. */
 static finder *chained(const char *version)
 {
     return (finder *)needs(dlvsym(RTLD_DEFAULT, "dlsym", version));
 }
+#endif
 
 static void *by_cuda(const char *name)
 {
@@ -81,17 +85,19 @@ static void *find(const char *name)
     static void *library;
     if (strncmp(way, "cuGetProcAddress", 16) == 0)
         return by_cuda(name);
-    if (strcmp(way, "dlvsym") == 0)
-        return chained(argument)(dlopen("libcuda.so.1", RTLD_NOW), name);
     if (library)
         return dlsym(library, name);
+#ifdef __GLIBC__
+    if (strcmp(way, "dlvsym") == 0)
+        return chained(argument)(dlopen("libcuda.so.1", RTLD_NOW), name);
+    if (strcmp(way, "dlmopen") == 0)
+        return dlsym(library = needs(dlmopen(LM_ID_NEWLM, "libcuda.so.1", RTLD_NOW)), name);
+#endif
     if (strcmp(way, "RTLD_DEFAULT") == 0)
         return needs(dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL)) ? dlsym(RTLD_DEFAULT, name) : NULL;
     if (strcmp(way, "RTLD_NEXT") == 0)
         return needs(dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL)) ? dlsym(RTLD_NEXT, name) : NULL;
-    if (strcmp(way, "dlmopen") == 0)
-        library = needs(dlmopen(LM_ID_NEWLM, "libcuda.so.1", RTLD_NOW));
-    else if (strcmp(way, "path") == 0)
+    if (strcmp(way, "path") == 0)
         library = needs(dlopen(argument, RTLD_NOW));
     else if (strcmp(way, "main") == 0)
         library = needs(dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL)) ? dlopen(NULL, RTLD_NOW) : NULL;

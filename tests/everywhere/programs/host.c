@@ -7,8 +7,10 @@
 int main(int argc, char **argv)
 {
     int mode = RTLD_NOW | RTLD_LOCAL;
+#ifdef RTLD_DEEPBIND
     if (argc > 2 && strcmp(argv[2], "deepbind") == 0)
         mode |= RTLD_DEEPBIND;
+#endif
     void *plugin = argc > 1 ? dlopen(argv[1], mode) : NULL;
     if (!plugin) {
         printf("%s\n", dlerror());

@@ -1,0 +1,124 @@
+"""The shipped library in real root file systems, with programs built for the oldest C library and for a new one."""
+
+from pathlib import Path
+
+import pytest
+from tests.everywhere import builds, compatibility
+from tests.everywhere.roots import (
+    MUSL,
+    SYSTEMS,
+    Root,
+    debian_root,
+    libc_root,
+    put_driver,
+    put_library,
+    try_ways,
+)
+
+from isolator_testing import debian
+from isolator_testing.tools import require_root, skip_or_fail
+
+NEW = "gnu.2.36"
+KINDS = {
+    builds.OLDEST: "programs built for glibc 2.17",
+    NEW: "programs built for glibc 2.36",
+    "musl": "programs for musl",
+}
+
+
+def _check(request: pytest.FixtureRequest, root: Root, system: str, program_libc: str, results: dict[str, str]) -> None:
+    write = bool(request.config.getoption("--write-compatibility", default=False))
+    compatibility.check(f"{root.machine}, {KINDS[program_libc]}", system, results, write=write)
+
+
+@pytest.fixture(scope="module", params=SYSTEMS)
+def system(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Root]:
+    require_root()
+    try:
+        root = debian_root(tmp_path_factory.mktemp("root") / request.param, request.param)
+    except debian.Unavailable as reason:
+        skip_or_fail(str(reason))
+    put_library(root.folder, root.machine)
+    put_driver(root.folder / "usr/lib/x86_64-linux-gnu", builds.fakegpu(root.machine))
+    return request.param, root
+
+
+@pytest.mark.roots
+@pytest.mark.root
+def test_memory_is_capped_for_old_programs(request: pytest.FixtureRequest, system: tuple[str, Root]) -> None:
+    suite, root = system
+    results = try_ways(root, builds.OLDEST, builds.OLDEST, "/usr/lib/x86_64-linux-gnu")
+    _check(request, root, SYSTEMS[suite], builds.OLDEST, results)
+
+
+@pytest.mark.roots
+@pytest.mark.root
+def test_memory_is_capped_for_new_programs(request: pytest.FixtureRequest, system: tuple[str, Root]) -> None:
+    suite, root = system
+    if suite == "bullseye":
+        pytest.skip("programs built for glibc 2.36 do not start on 2.31")
+    results = try_ways(root, builds.OLDEST, NEW, "/usr/lib/x86_64-linux-gnu")
+    _check(request, root, SYSTEMS[suite], NEW, results)
+
+
+@pytest.mark.roots
+@pytest.mark.root
+@pytest.mark.parametrize(
+    "program",
+    [
+        ("/bin/true",),
+        ("/bin/sh", "-c", "echo $0 $(id -u); exit 3"),
+        ("/usr/bin/env",),
+        ("/usr/bin/perl", "-e", "print qx(ls /), $?"),
+        ("/usr/bin/apt-get", "--version"),
+        ("/usr/bin/dpkg", "--print-architecture"),
+        ("/bin/sed", "-n", "1p", "/nonexistent"),
+    ],
+    ids=lambda program: program[0],
+)
+def test_ordinary_programs_end_as_without_the_library(system: tuple[str, Root], program: tuple[str, ...]) -> None:
+    _, root = system
+    preload = root.folder / "etc/ld.so.preload"
+    preloaded = root.run(*program)
+    text = preload.read_text()
+    preload.unlink()
+    try:
+        assert root.run(*program) == preloaded
+    finally:
+        preload.write_text(text)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("suite", SYSTEMS)
+def test_memory_is_capped_on_aarch64(request: pytest.FixtureRequest, tmp_path: Path, suite: str) -> None:
+    require_root()
+    root = _libc_root(tmp_path, "aarch64", suite)
+    results = try_ways(root, builds.OLDEST, builds.OLDEST, "/usr/lib/aarch64-linux-gnu")
+    _check(request, root, SYSTEMS[suite], builds.OLDEST, results)
+
+
+def _libc_root(tmp_path: Path, machine: str, suite: str) -> Root:
+    try:
+        root = libc_root(tmp_path / "root", machine, suite)
+    except debian.Unavailable as reason:
+        skip_or_fail(str(reason))
+    put_library(root.folder, machine)
+    put_driver(root.folder / f"usr/lib/{machine}-linux-gnu", builds.fakegpu(machine))
+    return root
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("machine", builds.MACHINES)
+def test_memory_is_capped_under_musl(request: pytest.FixtureRequest, tmp_path: Path, machine: str) -> None:
+    """musl reads no /etc/ld.so.preload, so an image's own LD_PRELOAD does it here."""
+    require_root()
+    try:
+        root = libc_root(tmp_path / "root", machine, "bookworm", "musl")
+    except debian.Unavailable as reason:
+        skip_or_fail(str(reason))
+    put_library(root.folder, machine)
+    put_driver(root.folder / f"lib/{machine}-linux-musl", builds.fakegpu(machine, "musl"))
+    results = try_ways(
+        root, "musl", "musl", f"/lib/{machine}-linux-musl", environment={"LD_PRELOAD": "/usr/local/vgpu/libvgpu.so"}
+    )
+    _check(request, root, MUSL, "musl", results)
