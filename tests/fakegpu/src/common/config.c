@@ -136,6 +136,47 @@ static bool device_key(struct parser *parser, const char *key, const char *value
                 "compute-capability, pci");
 }
 
+static bool parse_choice(const struct parser *parser, const char *key, const char *value, const char *no,
+                         const char *yes, bool *out) {
+    *out = strcmp(value, yes) == 0;
+    char accepted[64];
+    snprintf(accepted, sizeof accepted, "%s or %s", no, yes);
+    return *out || strcmp(value, no) == 0 || fail(parser, key, value, accepted);
+}
+
+/* Keys of devices in time. */
+static bool time_key(struct parser *parser, const char *key, const char *value, bool *known) {
+    struct config *config = parser->config;
+    uint64_t number;
+    *known = true;
+    if (strcmp(key, "timeline") == 0) {
+        return parse_choice(parser, key, value, "off", "on", &config->timeline);
+    }
+    if (strcmp(key, "clock") == 0) {
+        return parse_choice(parser, key, value, "real", "model", &config->model_clock);
+    }
+    if (strcmp(key, "seed") == 0) {
+        config->seeded = true;
+        return parse_number(value, 0, UINT64_MAX, &config->seed) || fail(parser, key, value, "a whole number");
+    }
+    if (strcmp(key, "slice-us") == 0) {
+        if (!parse_number(value, 10, 1000000, &number)) {
+            return fail(parser, key, value, "microseconds from 10 to 1000000");
+        }
+        config->slice_ns = number * 1000;
+        return true;
+    }
+    if (strcmp(key, "noise-percent") == 0) {
+        if (!parse_number(value, 0, 30, &number)) {
+            return fail(parser, key, value, "a whole number from 0 to 30");
+        }
+        config->noise_percent = (unsigned)number;
+        return true;
+    }
+    *known = false;
+    return true;
+}
+
 static bool file_key(struct parser *parser, const char *key, const char *value) {
     struct config *config = parser->config;
     if (strcmp(key, "state") == 0) {
@@ -177,7 +218,14 @@ static bool file_key(struct parser *parser, const char *key, const char *value) 
         strcpy(config->faults, value);
         return true;
     }
-    return fail(parser, key, value, "one of the keys state, driver, cuda, visible, faults, or a [device] section before it");
+    bool known;
+    bool good = time_key(parser, key, value, &known);
+    if (known) {
+        return good;
+    }
+    return fail(parser, key, value,
+                "one of the keys state, driver, cuda, visible, faults, timeline, clock, seed, slice-us, noise-percent, "
+                "or a [device] section before it");
 }
 
 static char *trim(char *text) {
@@ -328,7 +376,7 @@ static bool parse_file(FILE *file, struct config *config) {
 }
 
 enum config_result config_load(struct config *config) {
-    *config = (struct config){.driver_version = "535.183.01", .cuda_version = 12020};
+    *config = (struct config){.driver_version = "535.183.01", .cuda_version = 12020, .slice_ns = 2000000, .noise_percent = 5};
     const char *named = getenv("FAKEGPU_CONFIG");
     if (named != NULL && *named != '\0') {
         if (strlen(named) >= sizeof config->path) {

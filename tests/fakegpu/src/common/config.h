@@ -27,6 +27,12 @@ struct config {
     char driver_version[32];
     int cuda_version; /* as cuDriverGetVersion gives it: 12020 for 12.2 */
     char faults[1024]; /* as FAKEGPU_FAULTS */
+    bool timeline;     /* kernels take time */
+    bool model_clock;
+    bool seeded;
+    uint64_t seed;
+    uint64_t slice_ns;
+    unsigned noise_percent;
     int device_count;
     struct device_config device[MAX_DEVICES]; /* only those that this container has */
 };

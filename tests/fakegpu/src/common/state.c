@@ -14,8 +14,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const uint64_t MAGIC = 0x5550474b4146; /* "FAKGPU" */
-enum { VERSION = 1, DEVICES_BYTE = 0, FIRST_SLOT_BYTE = 16, LEAST_LOCK_FD = 200, HIGHEST_PID = 4194304 };
+static const struct mapped_header HEADER = {
+    .magic = 0x5550474b4146 /* "FAKGPU" */, .version = 1, .bytes = sizeof(struct state)};
+enum { DEVICES_BYTE = 0, FIRST_SLOT_BYTE = 16, LEAST_LOCK_FD = 200, HIGHEST_PID = 4194304 };
 
 const char *const memory_kind_name[MEMORY_KINDS] = {"context", "linear", "managed", "array",
                                                     "pool",    "graph",  "virtual", "module"};
@@ -25,7 +26,7 @@ static uint64_t pid_namespace(void) {
     return stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
 }
 
-static uint64_t image_mark(void) {
+uint64_t state_image_mark(void) {
     uint64_t mark;
     memcpy(&mark, (const void *)getauxval(AT_RANDOM), sizeof mark);
     return mark | 1;
@@ -43,69 +44,15 @@ static bool set_lock(int fd, int command, short type, off_t byte) {
     return result == 0;
 }
 
-/* A complete state file under a temporary name, linked into place: nobody ever sees half of one. */
-static bool make_state(const char *path, const char *shared_path) {
-    char temporary[PATH_MAX];
-    if (snprintf(temporary, sizeof temporary, "%s.XXXXXX", path) >= (int)sizeof temporary) {
-        errno = ENAMETOOLONG;
-        return false;
-    }
-    int fd = mkostemp(temporary, O_CLOEXEC);
-    if (fd < 0) {
-        return false;
-    }
-    int failure = posix_fallocate(fd, 0, sizeof(struct state));
-    struct state *first = MAP_FAILED;
-    if (failure == 0) {
-        first = mmap(NULL, sizeof *first, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        failure = first == MAP_FAILED ? errno : 0;
-    }
+static void fill_state(void *memory, const char *path) {
+    struct state *state = memory;
+    char shared[PATH_MAX + 16];
     struct stat folder;
-    if (failure == 0 && (mkdir(shared_path, 0777) != 0 && errno != EEXIST)) {
-        failure = errno;
-    }
-    if (failure == 0 && stat(shared_path, &folder) != 0) {
-        failure = errno;
-    }
-    if (failure == 0) {
-        chmod(shared_path, 0777); /* whatever the umask: other users' containers share it */
-        first->shared_folder = folder.st_ino;
-        first->magic = MAGIC;
-        first->version = VERSION;
-        first->bytes = sizeof *first;
-        first->host_pid_namespace = pid_namespace();
-        munmap(first, sizeof *first);
-        bool placed = fchmod(fd, 0666) == 0 && (link(temporary, path) == 0 || errno == EEXIST);
-        failure = placed ? 0 : errno;
-    }
-    unlink(temporary);
-    close(fd);
-    errno = failure;
-    return failure == 0;
-}
-
-static struct state *map_state(const char *path, const char *shared_path) {
-    int fd = open(path, O_RDWR | O_CLOEXEC);
-    if (fd < 0 && errno == ENOENT && make_state(path, shared_path)) {
-        fd = open(path, O_RDWR | O_CLOEXEC);
-    }
-    if (fd < 0) {
-        message("cannot open the state file %s: %s", path, strerror(errno));
-        return NULL;
-    }
-    struct stat status;
-    struct state *state = MAP_FAILED;
-    if (fstat(fd, &status) != 0 || status.st_size != (off_t)sizeof(struct state)) {
-        message("%s is not a state file of this version of the fake GPU; remove it", path);
-    } else if ((state = mmap(NULL, sizeof *state, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)) == MAP_FAILED) {
-        message("cannot map the state file %s: %s", path, strerror(errno));
-    } else if (state->magic != MAGIC || state->version != VERSION || state->bytes != sizeof *state) {
-        message("%s is not a state file of this version of the fake GPU; remove it", path);
-        munmap(state, sizeof *state);
-        state = MAP_FAILED;
-    }
-    close(fd);
-    return state == MAP_FAILED ? NULL : state;
+    snprintf(shared, sizeof shared, "%s.shared", path);
+    mkdir(shared, 0777);
+    chmod(shared, 0777); /* whatever the umask: other users' containers share it */
+    state->shared_folder = stat(shared, &folder) == 0 ? folder.st_ino : 0;
+    state->host_pid_namespace = pid_namespace();
 }
 
 /* Never closed: closing any descriptor of this file would drop the process's lock on its slot. */
@@ -126,6 +73,21 @@ static int open_lock_file(const char *state_path) {
     }
     int high = fcntl(fd, F_DUPFD_CLOEXEC, LEAST_LOCK_FD); /* out of the way of programs that number descriptors */
     return high >= 0 ? high : fd;
+}
+
+/* Of the open file, not of the process: the copies of this code in libcuda and libnvidia-ml exclude each other too. */
+static void description_lock(const struct attachment *attachment, int command, short type, int byte) {
+    struct flock lock = byte_lock(type, byte);
+    while (fcntl(attachment->lock_fd, command, &lock) != 0 && errno == EINTR) {
+    }
+}
+
+void state_lock(const struct attachment *attachment, int byte) {
+    description_lock(attachment, F_OFD_SETLKW, F_WRLCK, byte);
+}
+
+void state_unlock(const struct attachment *attachment, int byte) {
+    description_lock(attachment, F_OFD_SETLK, F_UNLCK, byte);
 }
 
 static const char *device_key(const struct device_config *device) {
@@ -167,21 +129,22 @@ bool state_open(struct attachment *attachment, const struct config *config) {
         message("%s: state is too long a path", config->path);
         return false;
     }
-    attachment->state = map_state(config->state_path, attachment->shared_path);
+    attachment->state = mapped_open(config->state_path, HEADER, fill_state);
     if (attachment->state == NULL) {
         return false;
     }
     attachment->lock_fd = open_lock_file(config->state_path);
-    if (attachment->lock_fd < 0 || !set_lock(attachment->lock_fd, F_SETLKW, F_WRLCK, DEVICES_BYTE)) {
+    if (attachment->lock_fd < 0) {
         return false;
     }
+    state_lock(attachment, DEVICES_BYTE);
     bool found = find_devices(attachment, config);
-    set_lock(attachment->lock_fd, F_SETLK, F_UNLCK, DEVICES_BYTE);
+    state_unlock(attachment, DEVICES_BYTE);
     return found;
 }
 
 static bool is_this_process(const struct process_slot *slot) {
-    return atomic_load(&slot->image) == image_mark() && atomic_load(&slot->pid) == getpid() &&
+    return atomic_load(&slot->image) == state_image_mark() && atomic_load(&slot->pid) == getpid() &&
            atomic_load(&slot->pid_namespace) == pid_namespace();
 }
 
@@ -200,7 +163,7 @@ static void fill_slot(struct state *state, int index) {
     atomic_store(&slot->pid, getpid());
     atomic_store(&slot->pid_namespace, namespace);
     atomic_store(&slot->host_pid, namespace == state->host_pid_namespace ? getpid() : 0);
-    atomic_store(&slot->image, image_mark());
+    atomic_store(&slot->image, state_image_mark());
     unsigned used = atomic_load(&state->slots_used);
     while (used < (unsigned)index + 1 && !atomic_compare_exchange_weak(&state->slots_used, &used, (unsigned)index + 1)) {
     }

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "config.h"
+#include "mapped.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -52,8 +53,7 @@ struct state_device {
 };
 
 struct state {
-    uint64_t magic;
-    uint32_t version, bytes;
+    struct mapped_header header;
     uint64_t host_pid_namespace; /* of the process that made the file */
     uint64_t shared_folder;      /* inode of "<state>.shared" */
     _Atomic uint32_t shared_ever; /* whether to look into it at all */
@@ -97,6 +97,14 @@ bool state_take(const struct attachment *attachment, int device, enum memory_kin
 void state_give(const struct attachment *attachment, int device, enum memory_kind kind, uint64_t bytes);
 
 void state_count_context(const struct attachment *attachment, int device, int change);
+
+/* For short changes of what processes share; a holder's death ends it. The bytes are the state's lock file's. */
+enum { CLOCK_BYTE = 1, FIRST_TIMELINE_BYTE = 2000 };
+void state_lock(const struct attachment *attachment, int byte);
+void state_unlock(const struct attachment *attachment, int byte);
+
+/* 8 bytes that tell this program's run from any other. */
+uint64_t state_image_mark(void);
 
 /*
  * Whether a slot's process lives. For a reader in the host's PID namespace this also learns its host PID; a process in

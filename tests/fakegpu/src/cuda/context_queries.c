@@ -1,6 +1,7 @@
 /* What can be asked of a context, and settings of it that cost nothing. NULL stands for the current one. */
 #include "driver.h"
 #include "pool.h"
+#include "queue.h"
 #include "stream.h"
 
 enum { VALID_FLAGS = 0xff };
@@ -168,8 +169,10 @@ CUresult cuCtxSynchronize_v2(CUcontext handle) {
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    pools_shrink(context->device);
-    return driver_leave(CUDA_SUCCESS);
+    struct device *device = context->device;
+    result = queue_wait_device(device);
+    pools_shrink(device);
+    return driver_leave(result);
 }
 
 CUresult cuCtxSynchronize(void) { return cuCtxSynchronize_v2(NULL); }

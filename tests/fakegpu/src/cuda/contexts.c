@@ -5,6 +5,7 @@
 #include "limits.h"
 #include "memory.h"
 #include "pool.h"
+#include "queue.h"
 #include "ranges.h"
 
 #include <stdlib.h>
@@ -67,6 +68,7 @@ void context_close(struct CUctx_st *context) {
     }
     *link = context->next;
     context->live = false;
+    queue_drop(context->device);
     objects_end(context);
     ranges_end(context, memory_free_range);
     ipc_end(context);

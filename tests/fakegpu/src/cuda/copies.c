@@ -1,5 +1,6 @@
 /* The driver's many ways to say copy and fill. Each is a copy of boxes between two sides, submitted to a stream. */
 #include "copy.h"
+#include "queue.h"
 #include "stream.h"
 
 /* A call that waits cannot be recorded. */
@@ -12,6 +13,9 @@ static CUresult submit(const char *call, CUstream handle, const CUgraphNodeParam
     if (wait && stream->capture != NULL) {
         capture_invalidate(stream->capture);
         return driver_leave(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    }
+    if (wait && (result = queue_wait(stream)) != CUDA_SUCCESS) {
+        return driver_leave(result);
     }
     return driver_leave(stream_do(stream, work));
 }

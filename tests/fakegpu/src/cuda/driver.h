@@ -3,6 +3,7 @@
 
 #include "../common/config.h"
 #include "../common/state.h"
+#include "../common/timeline.h"
 #include "arena.h"
 #include "object.h"
 #include "prototypes.h"
@@ -20,6 +21,7 @@ struct CUctx_st {
     bool primary, live;
     struct object *objects; /* that die with it */
     struct CUstream_st *legacy_stream, *thread_streams;
+    uint64_t blocking_free_ns; /* when the last of its blocking streams is free, see queue.h */
     uint64_t charged_bytes;       /* for the context itself and its limits */
     size_t limit[CONTEXT_LIMITS]; /* by CUlimit */
     uint64_t requested_bytes;     /* by cuMemAlloc, before rounding */
@@ -40,11 +42,13 @@ struct device {
     unsigned primary_retained, primary_flags;
     struct CUmemPoolHandle_st *default_pool, *current_pool;
     struct graph_memory graph_memory;
+    struct device_queue *queue;
 };
 
 struct driver {
     struct config config;
     struct attachment attachment;
+    struct timeline timeline;
     struct device device[MAX_DEVICES]; /* in CUDA's order, visible ones only */
     int device_count;
 };

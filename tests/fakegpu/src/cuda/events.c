@@ -1,26 +1,21 @@
 /* Events. One recorded in a capturing stream marks a place in the graph, and no moment in time. */
+#include "queue.h"
 #include "stream.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 struct CUevent_st {
     struct object object;
     unsigned flags;
     bool recorded;
-    uint64_t time_ns;
+    struct moment moment;
+    struct device *device;
     unsigned long long capture_id; /* of the capture that it was last recorded in; 0 = none */
     CUgraphNode *nodes;
     size_t node_count;
 };
 
 enum { CU_EVENT_DISABLE_TIMING = 2, CU_EVENT_INTERPROCESS = 4, VALID_FLAGS = 7 };
-
-static uint64_t now_ns(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
-}
 
 static void forget_nodes(struct CUevent_st *event) {
     free(event->nodes);
@@ -87,10 +82,11 @@ static CUresult record_in_capture(struct CUstream_st *stream, CUevent event) {
     return CUDA_SUCCESS;
 }
 
-void event_mark(CUevent event) {
+void event_mark(CUevent event, struct CUstream_st *stream) {
     forget_nodes(event);
     event->recorded = true;
-    event->time_ns = now_ns();
+    event->device = stream->object.context->device;
+    event->moment = queue_moment(stream);
 }
 
 static CUresult record(struct CUstream_st *stream, CUevent event, bool external) {
@@ -104,7 +100,7 @@ static CUresult record(struct CUstream_st *stream, CUevent event, bool external)
     if (stream->capture != NULL) {
         return record_in_capture(stream, event);
     }
-    event_mark(event);
+    event_mark(event, stream);
     return CUDA_SUCCESS;
 }
 
@@ -132,6 +128,9 @@ CUresult event_wait(struct CUstream_st *stream, CUevent event) {
     }
     struct capture *capture = capture_by_id(event->capture_id);
     if (stream->capture == NULL && event->capture_id == 0) {
+        if (event->recorded && event->device == stream->object.context->device) {
+            queue_after(stream, &event->moment);
+        }
         return CUDA_SUCCESS;
     }
     if (event->capture_id == 0) {
@@ -149,14 +148,27 @@ CUresult event_wait(struct CUstream_st *stream, CUevent event) {
     return capture_join(stream, capture, event->nodes, event->node_count);
 }
 
+static CUresult reached(CUevent event, bool wait) {
+    while (event->recorded && !queue_passed(event->device, &event->moment)) {
+        if (!wait) {
+            return CUDA_ERROR_NOT_READY;
+        }
+        queue_wait_moment(event->device, &event->moment);
+        if (!object_is(event, OBJECT_EVENT)) {
+            return CUDA_ERROR_INVALID_HANDLE; /* destroyed meanwhile */
+        }
+    }
+    return CUDA_SUCCESS;
+}
+
 /* An event that marks a place in a graph has not happened, and asking spoils the capture. */
-static CUresult happened_as(const char *call, CUevent event, enum safety safety) {
+static CUresult happened_as(const char *call, CUevent event, enum safety safety, bool wait) {
     CUresult result = event_enter_as(call, event, safety);
     if (result != CUDA_SUCCESS) {
         return result;
     }
     if (event->capture_id == 0) {
-        return driver_leave(CUDA_SUCCESS);
+        return driver_leave(reached(event, wait));
     }
     struct capture *capture = capture_by_id(event->capture_id);
     if (capture != NULL) {
@@ -165,8 +177,8 @@ static CUresult happened_as(const char *call, CUevent event, enum safety safety)
     return driver_leave(CUDA_ERROR_CAPTURED_EVENT);
 }
 
-CUresult cuEventQuery(CUevent event) { return happened_as(__func__, event, UNSAFE); }
-CUresult cuEventSynchronize(CUevent event) { return happened_as(__func__, event, SAFE); }
+CUresult cuEventQuery(CUevent event) { return happened_as(__func__, event, UNSAFE, false); }
+CUresult cuEventSynchronize(CUevent event) { return happened_as(__func__, event, SAFE, true); }
 
 static CUresult elapsed_as(const char *call, float *milliseconds, CUevent start, CUevent end) {
     CUresult result = event_enter_as(call, start, SAFE);
@@ -180,7 +192,10 @@ static CUresult elapsed_as(const char *call, float *milliseconds, CUevent start,
     if (milliseconds == NULL) {
         return driver_leave(CUDA_ERROR_INVALID_VALUE);
     }
-    *milliseconds = (float)((double)((int64_t)(end->time_ns - start->time_ns)) / 1e6);
+    if (!queue_passed(start->device, &start->moment) || !queue_passed(end->device, &end->moment)) {
+        return driver_leave(CUDA_ERROR_NOT_READY);
+    }
+    *milliseconds = (float)((double)((int64_t)(end->moment.time_ns - start->moment.time_ns)) / 1e6);
     return driver_leave(CUDA_SUCCESS);
 }
 

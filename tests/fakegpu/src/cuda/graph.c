@@ -11,12 +11,11 @@ CUgraph graph_new(void) {
     return graph;
 }
 
-bool graph_owns(CUgraph graph, CUgraphNode wanted) {
-    CUgraphNode node = graph->first;
-    while (node != NULL && node != wanted) {
-        node = node->next;
-    }
-    return node != NULL;
+bool graph_owns(CUgraph graph, CUgraphNode node) { return object_is(node, OBJECT_GRAPH_NODE) && node->graph == graph; }
+
+unsigned long long graph_new_mark(void) {
+    static unsigned long long last;
+    return ++last;
 }
 
 static bool comes_after(CUgraphNode node, CUgraphNode other) {
@@ -28,40 +27,27 @@ static bool comes_after(CUgraphNode node, CUgraphNode other) {
     return false;
 }
 
-/* Nodes stand in the order of their creation, but an edge may have been added backwards: repeat until nothing changes. */
 bool graph_all_before(CUgraph graph, const CUgraphNode *nodes, size_t count) {
-    size_t total = graph->node_count, index = 0;
-    CUgraphNode *all = malloc((total + 1) * sizeof *all);
-    bool *reached = calloc(total + 1, sizeof *reached);
-    if (all == NULL || reached == NULL) {
-        free(all);
-        free(reached);
-        return false;
-    }
-    for (CUgraphNode node = graph->first; node != NULL; node = node->next) {
-        all[index] = node;
-        for (size_t i = 0; i < count; i++) {
-            reached[index] = reached[index] || nodes[i] == node;
+    unsigned long long mark = graph_new_mark();
+    CUgraphNode *reached = malloc((graph->node_count + 1) * sizeof(CUgraphNode));
+    size_t found = 0;
+    for (size_t i = 0; reached != NULL && i < count; i++) {
+        if (nodes[i]->mark != mark) {
+            nodes[i]->mark = mark;
+            reached[found++] = nodes[i];
         }
-        index++;
     }
-    for (bool changed = true; changed;) {
-        changed = false;
-        for (size_t i = 0; i < total; i++) {
-            for (size_t j = 0; reached[i] && j < total; j++) {
-                if (!reached[j] && comes_after(all[i], all[j])) {
-                    reached[j] = changed = true;
-                }
+    for (size_t i = 0; i < found; i++) {
+        for (size_t j = 0; j < reached[i]->depends_count; j++) {
+            CUgraphNode before = reached[i]->depends_on[j];
+            if (before->mark != mark) {
+                before->mark = mark;
+                reached[found++] = before;
             }
         }
     }
-    bool every = true;
-    for (size_t i = 0; i < total; i++) {
-        every = every && reached[i];
-    }
-    free(all);
     free(reached);
-    return every;
+    return found == graph->node_count;
 }
 
 static void node_free(CUgraphNode node) {
@@ -72,7 +58,7 @@ static void node_free(CUgraphNode node) {
         graph_destroy(node->params.graph.graph);
     }
     free(node->depends_on);
-    free(node);
+    object_delete(node);
 }
 
 void graph_destroy(CUgraph graph) {
@@ -111,18 +97,19 @@ CUresult graph_add(CUgraph graph, const CUgraphNode *depends_on, size_t count, c
             return CUDA_ERROR_INVALID_VALUE;
         }
     }
-    CUgraphNode node = calloc(1, sizeof *node);
     CUgraphNode *copy = malloc((count + 1) * sizeof *copy);
-    if (node == NULL || copy == NULL) {
-        free(node);
+    CUgraphNode node = copy == NULL ? NULL : object_new(OBJECT_GRAPH_NODE, sizeof *node, NULL, NULL);
+    if (node == NULL) {
         free(copy);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     for (size_t i = 0; i < count; i++) {
         copy[i] = depends_on[i];
     }
-    *node = (struct CUgraphNode_st){
-        .graph = graph, .params = *params, .depends_on = copy, .depends_count = count, .id = graph->next_id++};
+    node->graph = graph;
+    node->params = *params;
+    node->depends_on = copy;
+    node->depends_count = count;
     *graph->last = node;
     graph->last = &node->next;
     graph->node_count++;

@@ -4,19 +4,19 @@
 #include "driver.h"
 
 struct CUgraphNode_st {
+    struct object object;
     struct CUgraphNode_st *next;
     CUgraph graph;
     CUgraphNodeParams params;
     CUgraphNode *depends_on;
     size_t depends_count;
-    unsigned long long id;
+    unsigned long long mark; /* of the last walk that came by */
 };
 
 struct CUgraph_st {
     struct object object;
     struct CUgraphNode_st *first, **last;
     size_t node_count;
-    unsigned long long next_id;
 };
 
 struct CUgraphExec_st {
@@ -36,6 +36,9 @@ CUresult graph_prepare(CUgraphNodeParams *params);
 void graph_destroy(CUgraph graph);
 void graph_remove_node(CUgraphNode node);
 bool graph_owns(CUgraph graph, CUgraphNode node);
+
+/* A mark that no node has yet. */
+unsigned long long graph_new_mark(void);
 
 /* Whether each node of the graph is one of these or comes before one of them. */
 bool graph_all_before(CUgraph graph, const CUgraphNode *nodes, size_t count);

@@ -1,5 +1,6 @@
 /* Graphs that were made ready to launch. */
 #include "graph.h"
+#include "queue.h"
 #include "stream.h"
 
 #include <stdlib.h>
@@ -15,18 +16,9 @@ static void count_work(CUgraph graph, size_t *count) {
     }
 }
 
-static bool is_in(CUgraphNode node, const CUgraphNode *done, size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        if (done[i] == node) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static bool is_ready(CUgraphNode node, const CUgraphNode *done, size_t count) {
+static bool is_ready(CUgraphNode node, unsigned long long mark) {
     for (size_t i = 0; i < node->depends_count; i++) {
-        if (!is_in(node->depends_on[i], done, count)) {
+        if (node->depends_on[i]->mark != mark) {
             return false;
         }
     }
@@ -35,19 +27,19 @@ static bool is_ready(CUgraphNode node, const CUgraphNode *done, size_t count) {
 
 /* Appends the nodes of a graph, each after what it depends on. False if they depend on each other in a circle. */
 static bool append(CUgraphExec exec, CUgraph graph) {
-    CUgraphNode *done = malloc((graph->node_count + 1) * sizeof *done);
+    unsigned long long mark = graph_new_mark();
     size_t count = 0;
-    for (bool progress = true; progress && done != NULL;) {
+    for (bool progress = true; progress;) { /* once, but for edges that were added backwards */
         progress = false;
         for (CUgraphNode node = graph->first; node != NULL; node = node->next) {
-            if (is_in(node, done, count) || !is_ready(node, done, count)) {
+            if (node->mark == mark || !is_ready(node, mark)) {
                 continue;
             }
             progress = true;
-            done[count++] = node;
+            node->mark = mark;
+            count++;
             if (node->params.type == CU_GRAPH_NODE_TYPE_GRAPH) {
                 if (!append(exec, node->params.graph.graph)) {
-                    free(done);
                     return false;
                 }
                 continue;
@@ -59,8 +51,7 @@ static bool append(CUgraphExec exec, CUgraph graph) {
             exec->origin[exec->count++] = node;
         }
     }
-    free(done);
-    return done != NULL && count == graph->node_count;
+    return count == graph->node_count;
 }
 
 static void destroy(CUgraphExec exec) {
@@ -189,13 +180,14 @@ static CUresult launch(CUgraphExec exec, struct CUstream_st *stream) {
         capture_invalidate(stream->capture);
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
+    uint64_t kernels_ns = 0;
     CUresult result = back(exec);
     for (size_t i = 0; i < exec->count && result == CUDA_SUCCESS; i++) {
         if (exec->work[i].type != CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
-            result = work_run(stream->object.context, &exec->work[i]);
+            result = work_run(stream, &exec->work[i], &kernels_ns);
         }
     }
-    return result;
+    return result != CUDA_SUCCESS ? result : queue_submit(stream, kernels_ns); /* one unit */
 }
 
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream handle) {

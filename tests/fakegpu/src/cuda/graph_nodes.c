@@ -161,7 +161,7 @@ CUresult cuGraphDestroyNode(CUgraphNode node) {
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (node == NULL) {
+    if (!object_is(node, OBJECT_GRAPH_NODE)) {
         return driver_leave(CUDA_ERROR_INVALID_VALUE);
     }
     if (node->params.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || node->params.type == CU_GRAPH_NODE_TYPE_MEM_FREE) {
@@ -176,7 +176,7 @@ CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType *type) {
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (node == NULL || type == NULL) {
+    if (!object_is(node, OBJECT_GRAPH_NODE) || type == NULL) {
         return driver_leave(CUDA_ERROR_INVALID_VALUE);
     }
     *type = node->params.type;
@@ -188,7 +188,7 @@ CUresult cuGraphNodeGetDependencies(CUgraphNode node, CUgraphNode *dependencies,
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (node == NULL || count == NULL) {
+    if (!object_is(node, OBJECT_GRAPH_NODE) || count == NULL) {
         return driver_leave(CUDA_ERROR_INVALID_VALUE);
     }
     for (size_t i = 0; dependencies != NULL && i < *count; i++) {
@@ -212,7 +212,7 @@ static CUresult read_as(const char *call, CUgraphNode node, CUgraphNodeType type
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (node == NULL || out == NULL || node->params.type != type) {
+    if (!object_is(node, OBJECT_GRAPH_NODE) || out == NULL || node->params.type != type) {
         return driver_leave(CUDA_ERROR_INVALID_VALUE);
     }
     memcpy(out, from, bytes);

@@ -207,11 +207,15 @@ CUresult cuGreenCtxRecordEvent(CUgreenCtx green, CUevent event) {
     if (!object_is(event, OBJECT_EVENT)) {
         return driver_leave(CUDA_ERROR_INVALID_HANDLE);
     }
-    event_mark(event);
+    struct CUstream_st *stream = green->primary->legacy_stream;
+    if (stream == NULL && (stream = green->primary->legacy_stream = stream_new(green->primary, 0, 0)) == NULL) {
+        return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
+    }
+    event_mark(event, stream);
     return driver_leave(CUDA_SUCCESS);
 }
 
-/* Work is done when it is submitted, so what the event marks has happened. */
+/* Streams that wait for the whole green context are not modelled: each waits for the event itself. */
 CUresult cuGreenCtxWaitEvent(CUgreenCtx green, CUevent event) {
     CUresult result = green_enter_as(__func__, green);
     if (result != CUDA_SUCCESS) {

@@ -49,7 +49,8 @@ static CUresult start(void) {
     if (driver.device_count == 0) {
         return CUDA_ERROR_NO_DEVICE;
     }
-    if (!state_open(&driver.attachment, &driver.config) || !state_join(&driver.attachment)) {
+    if (!state_open(&driver.attachment, &driver.config) || !state_join(&driver.attachment) ||
+        !timeline_open(&driver.timeline, &driver.config, &driver.attachment)) {
         return CUDA_ERROR_OPERATING_SYSTEM;
     }
     for (int i = 0; i < driver.device_count; i++) {

@@ -1,6 +1,7 @@
 #include "launch.h"
 
 #include "function.h"
+#include "queue.h"
 #include "stream.h"
 
 static bool fits(const CUDA_KERNEL_NODE_PARAMS_v2 *kernel) {
@@ -11,7 +12,7 @@ static bool fits(const CUDA_KERNEL_NODE_PARAMS_v2 *kernel) {
            kernel->blockDimZ <= MOST_DEPTH;
 }
 
-CUresult launch_run(struct CUctx_st *context, const CUDA_KERNEL_NODE_PARAMS_v2 *kernel) {
+CUresult launch_run(struct CUctx_st *context, const CUDA_KERNEL_NODE_PARAMS_v2 *kernel, uint64_t *length_ns) {
     CUfunction function;
     CUresult result = function_get(kernel->func != NULL ? kernel->func : (CUfunction)kernel->kern, context, &function);
     if (result != CUDA_SUCCESS) {
@@ -24,7 +25,11 @@ CUresult launch_run(struct CUctx_st *context, const CUDA_KERNEL_NODE_PARAMS_v2 *
         (int)kernel->sharedMemBytes > function->attribute[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES]) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    return module_load_code(function->module);
+    result = module_load_code(function->module);
+    if (result == CUDA_SUCCESS) {
+        *length_ns = queue_kernel_length(function);
+    }
+    return result;
 }
 
 static CUresult launch_as(const char *call, CUfunction function, const unsigned grid[3], const unsigned block[3],

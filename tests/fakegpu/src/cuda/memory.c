@@ -10,6 +10,7 @@
 #include "low.h"
 #include "managed.h"
 #include "pool.h"
+#include "queue.h"
 
 static bool take_linear(struct arena *arena, uint64_t bytes) { return device_take(arena->device, MEMORY_LINEAR, bytes); }
 
@@ -122,7 +123,11 @@ CUresult memory_free(CUdeviceptr address) {
 CUresult cuMemFree_v2(CUdeviceptr address) {
     struct CUctx_st *context;
     CUresult result = context_enter_unsafe(&context);
-    return result != CUDA_SUCCESS ? result : driver_leave(memory_free(address));
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    queue_wait_device(context->device); /* the device may be using it */
+    return driver_leave(memory_free(address));
 }
 
 CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {

@@ -12,6 +12,7 @@ struct CUfunc_st {
     int attribute[CU_FUNC_ATTRIBUTE_MAX];
     unsigned block[3]; /* of the oldest way to launch */
     unsigned shared_bytes;
+    bool ran;
 };
 
 struct CUmod_st {

@@ -214,6 +214,9 @@ CUresult cuEventSynchronize(CUevent event);
 CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end);
 CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end);
 
+/* export_table.c */
+CUresult cuGetExportTable(const void **table, const CUuuid *id);
+
 /* external.c */
 CUresult cuImportExternalMemory(CUexternalMemory *out, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *description);
 CUresult cuDestroyExternalMemory(CUexternalMemory external);

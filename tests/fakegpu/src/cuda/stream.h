@@ -11,6 +11,7 @@ struct CUstream_st {
     unsigned flags;
     int priority;
     unsigned long long id;
+    uint64_t free_ns; /* when it is, see queue.h */
     struct capture *capture;
     struct CUstream_st *next_participant; /* of the same capture */
     CUgraphNode *depends_on;              /* what the next node comes after */
@@ -33,10 +34,12 @@ void stream_destroy(void *stream);
 /* What a NULL handle means to the _ptsz functions. */
 static inline CUstream per_thread(CUstream handle) { return handle == NULL ? CU_STREAM_PER_THREAD : handle; }
 
-/* events.c */
-void event_mark(CUevent event);
+/* events.c: marks where the stream is now. */
+void event_mark(CUevent event, struct CUstream_st *stream);
 CUresult event_wait(struct CUstream_st *stream, CUevent event);
 
 /* work.c: runs it now, or records it in the stream's capture. */
 CUresult stream_do(struct CUstream_st *stream, const CUgraphNodeParams *work);
-CUresult work_run(struct CUctx_st *context, CUgraphNodeParams *work);
+
+/* Runs one piece, and adds the time that a kernel takes. */
+CUresult work_run(struct CUstream_st *stream, CUgraphNodeParams *work, uint64_t *kernel_ns);

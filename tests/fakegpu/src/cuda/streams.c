@@ -1,6 +1,7 @@
 #include "stream.h"
 
 #include "pool.h"
+#include "queue.h"
 
 #include <stdlib.h>
 
@@ -110,7 +111,7 @@ CUresult cuStreamDestroy_v2(CUstream handle) {
 CUresult cuStreamDestroy(CUstream stream) { return cuStreamDestroy_v2(stream); }
 
 /* A capturing stream cannot be waited for, and asking spoils the capture. */
-static CUresult finish_as(const char *call, CUstream handle) {
+static CUresult finish_as(const char *call, CUstream handle, bool wait) {
     struct CUstream_st *stream;
     CUresult result = stream_enter_as(call, handle, &stream);
     if (result != CUDA_SUCCESS) {
@@ -123,13 +124,18 @@ static CUresult finish_as(const char *call, CUstream handle) {
     if (stream == stream->object.context->legacy_stream && (result = capture_forbids_legacy(stream)) != CUDA_SUCCESS) {
         return driver_leave(result);
     }
-    pools_shrink(stream->object.context->device);
-    return driver_leave(CUDA_SUCCESS);
+    if (!wait) {
+        return driver_leave(queue_is_idle(stream) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
+    }
+    struct device *device = stream->object.context->device;
+    result = queue_wait(stream);
+    pools_shrink(device);
+    return driver_leave(result);
 }
 
-CUresult cuStreamSynchronize(CUstream stream) { return finish_as(__func__, stream); }
+CUresult cuStreamSynchronize(CUstream stream) { return finish_as(__func__, stream, true); }
 CUresult cuStreamSynchronize_ptsz(CUstream stream) { return cuStreamSynchronize(per_thread(stream)); }
-CUresult cuStreamQuery(CUstream stream) { return finish_as(__func__, stream); }
+CUresult cuStreamQuery(CUstream stream) { return finish_as(__func__, stream, false); }
 CUresult cuStreamQuery_ptsz(CUstream stream) { return cuStreamQuery(per_thread(stream)); }
 
 static CUresult check_as(const char *call, const void *out, CUstream handle, struct CUstream_st **stream) {
@@ -263,6 +269,10 @@ CUresult cuStreamAddCallback(CUstream handle, CUstreamCallback callback, void *d
     if (stream->capture != NULL) {
         capture_invalidate(stream->capture);
         return driver_leave(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    }
+    result = queue_wait(stream);
+    if (result != CUDA_SUCCESS) {
+        return driver_leave(result);
     }
     driver_leave(CUDA_SUCCESS);
     callback(handle, CUDA_SUCCESS, data);

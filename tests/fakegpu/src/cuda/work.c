@@ -3,18 +3,27 @@
 #include "graph.h"
 #include "launch.h"
 #include "pool.h"
+#include "queue.h"
 #include "stream.h"
 
-CUresult work_run(struct CUctx_st *context, CUgraphNodeParams *work) {
+CUresult work_run(struct CUstream_st *stream, CUgraphNodeParams *work, uint64_t *kernel_ns) {
+    uint64_t length_ns = 0;
+    CUresult result;
     switch (work->type) {
     case CU_GRAPH_NODE_TYPE_KERNEL:
-        return launch_run(context, &work->kernel);
+        result = launch_run(stream->object.context, &work->kernel, &length_ns);
+        *kernel_ns += length_ns;
+        return result;
     case CU_GRAPH_NODE_TYPE_MEMCPY:
         return copy_run(&work->memcpy.copyParams);
     case CU_GRAPH_NODE_TYPE_MEMSET:
         return fill_run(&work->memset);
     case CU_GRAPH_NODE_TYPE_HOST: {
         CUDA_HOST_NODE_PARAMS_v1 host = work->host;
+        result = queue_wait(stream);
+        if (result != CUDA_SUCCESS) {
+            return result;
+        }
         driver_leave(CUDA_SUCCESS); /* it may call the driver's queries, and takes its own time */
         host.fn(host.userData);
         pthread_mutex_lock(&driver_lock);
@@ -24,7 +33,7 @@ CUresult work_run(struct CUctx_st *context, CUgraphNodeParams *work) {
         if (!object_is(work->eventRecord.event, OBJECT_EVENT)) {
             return CUDA_ERROR_INVALID_HANDLE;
         }
-        event_mark(work->eventRecord.event);
+        event_mark(work->eventRecord.event, stream);
         return CUDA_SUCCESS;
     case CU_GRAPH_NODE_TYPE_MEM_FREE:
         return graph_memory_give(work->free.dptr);
@@ -50,7 +59,9 @@ CUresult stream_do(struct CUstream_st *stream, const CUgraphNodeParams *work) {
         }
     }
     CUgraphNodeParams copy = *work;
-    return work_run(context, &copy);
+    uint64_t kernel_ns = 0;
+    CUresult result = work_run(stream, &copy, &kernel_ns);
+    return result != CUDA_SUCCESS ? result : queue_submit(stream, kernel_ns);
 }
 
 CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void *data) {

@@ -64,7 +64,8 @@ static nvmlReturn_t load(void) {
     case CONFIG_OK:
         break;
     }
-    if (!state_open(&nvml.attachment, &nvml.config)) {
+    if (!state_open(&nvml.attachment, &nvml.config) ||
+        !timeline_open(&nvml.timeline, &nvml.config, &nvml.attachment)) {
         return NVML_ERROR_OPERATING_SYSTEM;
     }
     make_devices();

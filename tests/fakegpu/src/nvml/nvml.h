@@ -3,6 +3,7 @@
 
 #include "../common/config.h"
 #include "../common/state.h"
+#include "../common/timeline.h"
 #include "prototypes.h"
 
 #include <stdbool.h>
@@ -20,6 +21,7 @@ struct nvmlDevice_st {
 struct nvml {
     struct config config;
     struct attachment attachment;
+    struct timeline timeline;
     struct nvmlDevice_st card[MAX_DEVICES], instance[MAX_DEVICES];
     unsigned cards, instances;
 };
