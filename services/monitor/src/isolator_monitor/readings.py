@@ -4,10 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+import structlog
 
 from isolator_core.region import Kind, Memory, Region, RegionError, open_beneath, read_region
 from isolator_monitor.limit_files import LimitFiles, read_limit_files
 from isolator_monitor.targets import Place, Root, Target
+
+_log = structlog.get_logger()
 
 Roots = Mapping[Root, Sequence[Path]]
 
@@ -29,8 +32,15 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 def read_all(targets: Iterable[Target], roots: Roots) -> tuple[Reading, ...]:
-    """Readings of all containers, in their order."""
-    return tuple(_read(target, roots) for target in targets)
+    """Readings of all containers, in their order. A fault of ours with one of them costs that one alone."""
+    readings = []
+    for target in targets:
+        try:
+            readings.append(_read(target, roots))
+        except Exception:
+            _log.exception("reading_failed", uid=target.uid, container=target.container)
+            readings.append(Reading(target.uid, target.container, None, (), Kind.INTERNAL, "see the reader's log"))
+    return tuple(readings)
 
 
 def _read(target: Target, roots: Roots) -> Reading:

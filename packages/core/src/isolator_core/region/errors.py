@@ -36,6 +36,8 @@ class Kind(StrEnum):
     """So many record locks that finding the attached processes would take too long."""
     UNREADABLE = "unreadable"
     """The operating system refused: permissions, an input/output error."""
+    INTERNAL = "internal"
+    """A fault of the program that reads, which its log has."""
 
 
 class RegionError(Exception):
