@@ -79,6 +79,12 @@ def test_fraction_takes_the_basis(world: Any, fraction: str, basis: int, limit: 
     assert env_of(pod)["CUDA_DEVICE_MEMORY_LIMIT"]["value"] == limit
 
 
+def test_memory_beyond_64_bits_of_bytes(world: Any) -> None:
+    pod = world.admitted(world.a_pod({"gpu-memory": "18446744073709551615"}))
+    limit = env_of(pod)["CUDA_DEVICE_MEMORY_LIMIT"]["value"]
+    assert int(limit.removesuffix("m")) << 20 < 2**64 <= (int(limit.removesuffix("m")) + 1) << 20
+
+
 def test_unknown_basis_costs_a_warning_and_not_the_cap(world: Any) -> None:
     pod = world.a_pod({"gpu-fraction": "0.25"})
     outcome = world.outcome_of(pod, Unknown("no GPU node"))

@@ -51,7 +51,8 @@ def _document(file: str, text: str) -> tuple[Any, bool]:
         raise UserError(f"{file} holds what JSON cannot: {error}") from error
 
 
-def _review_of(pod: dict[str, Any]) -> dict[str, Any]:
+def review_of(pod: dict[str, Any]) -> dict[str, Any]:
+    """An AdmissionReview that asks about the creation of a pod."""
     metadata = pod.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
     return {
@@ -78,7 +79,7 @@ def read(file: str) -> Manifest:
         pod = request.get("object") if isinstance(request, dict) else None
         return Manifest(msgspec.json.encode(document), pod, is_json)
     if kind == ("v1", "Pod"):
-        return Manifest(msgspec.json.encode(_review_of(document)), document, is_json)
+        return Manifest(msgspec.json.encode(review_of(document)), document, is_json)
     raise UserError(f"{file} holds {kind[1] or type(document).__name__} of {kind[0]}: {ACCEPTED}")
 
 

@@ -20,8 +20,8 @@ def _of_fraction(request: Request, fraction: Fraction) -> str | None:
         )
     if rounded == "1.00":
         return (
-            f"container {request.container}: KAI rounds gpu-fraction {fraction.decimal} to {rounded}, the whole card; "
-            "no other pod fits beside it"
+            f"container {request.container}: KAI rounds gpu-fraction {fraction.decimal} to {rounded}: its limit is "
+            "the whole card"
         )
     return None
 

@@ -30,6 +30,10 @@ KAI_CONFIG_MAP_ANNOTATION = "runai/shared-gpu-configmap"
 """Prefix of the ConfigMaps in which KAI's binder leaves what a container was given (KAI: gpusharingconfigmap)."""
 
 
+MOST_MIB = (1 << 44) - 1
+"""More is not a number of bytes in 64 bits, which HAMi-core would take for no limit."""
+
+
 @functools.lru_cache(maxsize=1024)
 def product_mib(fraction: Fraction, basis_mib: int) -> int:
     """MiB that a fraction is of a basis, truncated, and at least 1: `0m` means no limit to HAMi-core."""
@@ -134,7 +138,7 @@ def _limit(request: Request, basis: Basis, *, exempt: bool) -> str | None:
     if exempt:
         return None
     if isinstance(request.memory, Memory):
-        return f"{request.memory.mib}m"
+        return f"{min(request.memory.mib, MOST_MIB)}m"
     return f"{product_mib(request.memory, basis.mib)}m" if isinstance(basis, Known) else None
 
 
