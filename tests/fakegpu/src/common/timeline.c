@@ -147,7 +147,8 @@ int timeline_place(struct timeline *timeline, int device_index) {
         if (process->slot == 0 || !lives(timeline, process)) {
             process->slot = 0;
             process->image = state_image_mark();
-            process->done_ns = process->wanted_ns = 0;
+            process->done_ns = 0;
+            process->wanted_ns = 0;
             process->segments = 0;
             process->slot = timeline->attachment->slot + 1;
             place = i;

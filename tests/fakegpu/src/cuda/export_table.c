@@ -5,8 +5,8 @@
 #include <string.h>
 
 /* fa4e9b0c-c10c-4000-8000-66616b656770 */
-static const CUuuid CLOCK_TABLE = {"\xfa\x4e\x9b\x0c\xc1\x0c\x40\x00\x80\x00"
-                                   "fakegp"};
+static const CUuuid CLOCK_TABLE = {
+    {'\xfa', '\x4e', '\x9b', '\x0c', '\xc1', '\x0c', '\x40', 0, '\x80', 0, 'f', 'a', 'k', 'e', 'g', 'p'}};
 
 static const struct {
     size_t bytes; /* as every table of the driver begins */
