@@ -12,6 +12,7 @@ were downloaded before, without a network. Each image is then started once.
 import argparse
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys

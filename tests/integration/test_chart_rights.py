@@ -1,0 +1,148 @@
+"""RBAC of the chart is what its services use, each right no more and no less; certificates rotate under load."""
+
+import base64
+import json
+from collections.abc import Iterator
+
+import pytest
+from tests.cluster.client import MERGE_PATCH, Cluster, Object, path_of, wait_until
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.release import NAME, Release, installed
+
+from isolator_testing.tools import require_root
+
+pytest_plugins = ["tests.cluster.fixtures"]
+pytestmark = [pytest.mark.cluster, pytest.mark.root, pytest.mark.slow]
+
+NAMESPACE = "isolator-rights"
+SHORT_LIVES = ["--authority-days=0.002", "--leaf-days=0.001", "--settle-seconds=3", "--certificate-poll-seconds=1"]
+"""An authority of three minutes, renewed after two; a certificate of a minute and a half, renewed after one."""
+
+Right = tuple[str, str, str]
+"""Service, resource with its subresource, verb."""
+
+ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{NAME}-"
+
+
+@pytest.fixture(scope="module")
+def release(cluster: Cluster, plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
+    """A release that marks its node and whose certificates live for minutes."""
+    require_root()
+    values = {
+        "webhook": {"extraArgs": SHORT_LIVES},
+        "librarySync": {"nodeLabel": "example.org/right", "nodeCondition": "example.org/Right"},
+    }
+    with installed(cluster, plane, tmp_path_factory.mktemp("node"), NAMESPACE, values) as running:
+        yield running
+
+
+def test_certificate_and_authority_rotate_and_no_admission_fails(release: Release) -> None:
+    cluster = release.cluster
+    configuration = {"kind": "MutatingWebhookConfiguration", "metadata": {"name": f"{NAME}-mutating"}}
+    bundles: list[str] = []
+    admissions = 0
+
+    def rotated() -> bool:
+        nonlocal admissions
+        for _ in range(20):
+            metadata = {"generateName": "p-", "namespace": "default", "annotations": {"gpu-memory": "1024"}}
+            spec = {"containers": [{"name": "main", "image": "example.invalid/none"}]}
+            manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+            assert len(cluster.create(manifest, query={"dryRun": "All"}).ok()["spec"]["volumes"]) > 4
+            admissions += 1
+        bundle = cluster.get(configuration).ok()["webhooks"][0]["clientConfig"]["caBundle"]
+        if bundle not in bundles:
+            bundles.append(bundle)
+        return len(bundles) >= 4
+
+    wait_until(rotated, "new authorities", 900)
+    assert admissions > 100
+    # One authority, that and the next, the next alone.
+    counts = [base64.b64decode(bundle).count(b"BEGIN CERTIFICATE") for bundle in bundles]
+    assert counts in ([1, 2, 1, 2], [2, 1, 2, 1])
+
+
+def entries(plane: ControlPlane) -> Iterator[Object]:
+    """What the services' accounts have asked of the API server."""
+    for line in plane.audit_log.read_text().splitlines():
+        entry = json.loads(line)
+        if entry["user"]["username"].startswith(ACCOUNT) and "objectRef" in entry:
+            yield entry
+
+
+def used(plane: ControlPlane) -> set[Right]:
+    result = set()
+    for entry in entries(plane):
+        reference = entry["objectRef"]
+        resource = "/".join(filter(None, (reference["resource"], reference.get("subresource"))))
+        result.add((entry["user"]["username"].removeprefix(ACCOUNT), resource, entry["verb"]))
+    return result
+
+
+def granted(release: Release) -> set[Right]:
+    """Of the roles that the chart binds; each is named after the workload whose account it is for."""
+    result = set()
+    for item in release.objects():
+        if item["kind"] in ("Role", "ClusterRole"):
+            part = item["metadata"]["labels"]["app.kubernetes.io/component"]
+            result |= {
+                (part, resource, verb)
+                for rule in item["rules"]
+                for resource in rule["resources"]
+                for verb in rule["verbs"]
+            }
+    return result
+
+
+def test_every_right_is_used_and_nothing_is_refused(release: Release, plane: ControlPlane) -> None:
+    cluster = release.cluster
+    # What makes the monitor write an Event: a pod of its node that asked for a share and came in without mounts.
+    unlimited: Object = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": "unlimited",
+            "namespace": "kube-system",
+            "annotations": {"gpu-memory": "1024"},
+        },
+        "spec": {"nodeName": release.node.name, "containers": [{"name": "main", "image": "example.invalid/none"}]},
+    }
+    cluster.create(unlimited).ok()
+    running = {"status": {"phase": "Running"}}
+    cluster.call("PATCH", path_of(unlimited) + "/status", running, content_type=MERGE_PATCH).ok()
+    wanted = granted(release)
+    try:
+        # Each right is used by now, but that of the monitor to write an Event.
+        wait_until(lambda: ("monitor", "events", "create") in used(plane), "Event of the monitor")
+    finally:
+        cluster.delete(unlimited)
+    assert used(plane) == wanted
+    refused = [entry for entry in entries(plane) if entry["responseStatus"]["code"] == 403]
+    assert refused == []
+
+
+def test_rights_on_secrets_and_webhooks_are_for_one_name(release: Release) -> None:
+    for item in release.objects():
+        for rule in item.get("rules", []):
+            if set(rule["resources"]) & {"secrets", "leases", "mutatingwebhookconfigurations"}:
+                assert len(rule["resourceNames"]) == 1
+            assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"]
+
+
+def test_accounts_may_do_nothing_else(release: Release) -> None:
+    """Asked of the API server itself, for what would hurt most."""
+    cluster = release.cluster
+    worst = [
+        ("get", "", "secrets"),
+        ("create", "", "pods"),
+        ("update", "", "nodes"),
+        ("patch", "", "pods"),
+        ("list", "", "configmaps"),
+    ]
+    for part in ("webhook", "vramd", "libsync", "monitor"):
+        for verb, group, resource in worst:
+            asked = {"verb": verb, "group": group, "resource": resource, "namespace": "default"}
+            review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+                      "spec": {"user": f"{ACCOUNT}{part}", "resourceAttributes": asked}}  # fmt: skip
+            answer = cluster.call("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review).ok()
+            assert not answer["status"]["allowed"], (part, verb, resource)
