@@ -24,6 +24,10 @@ def _in_environment(session: nox.Session) -> None:
         session.error(f"run this as `./dev run nox -s {session.name}`: it needs the environment that ./dev makes")
 
 
+def _make(session: nox.Session, folder: str, *arguments: str) -> None:
+    session.run("make", "--no-print-directory", "-C", folder, *arguments, external=True)
+
+
 @nox.session
 def demo(session: nox.Session) -> None:
     """Take the example pods through every part on a fake GPU and print what was observed."""
@@ -35,7 +39,7 @@ def demo(session: nox.Session) -> None:
 def native_build(session: nox.Session) -> None:
     """Build the library and the fake GPU."""
     for folder in ("native/hami-core", "tests/fakegpu"):
-        session.run("make", "--no-print-directory", "-C", folder, external=True)
+        _make(session, folder)
 
 
 @nox.session
@@ -43,7 +47,7 @@ def native(session: nox.Session) -> None:
     """Build the library and the fake GPU, and run their tests."""
     _in_environment(session)
     native_build(session)
-    session.run("make", "--no-print-directory", "-C", "native/hami-core", "check", external=True)
+    _make(session, "native/hami-core", "check")
     session.run("pytest", "tests/fakegpu", *session.posargs)
 
 
@@ -63,6 +67,56 @@ def integration(session: nox.Session) -> None:
     _in_environment(session)
     native_build(session)
     session.run("pytest", "tests", "--ignore=tests/fakegpu", "-m", "cluster", *session.posargs)
+
+
+@nox.session(name="integration-matrix")
+def integration_matrix(session: nox.Session) -> None:
+    """Run the same on every pinned version of Kubernetes."""
+    _in_environment(session)
+    native_build(session)
+    for version in ("1.31", "1.34"):
+        session.run(
+            "pytest", "tests", "--ignore=tests/fakegpu", "-m", "cluster", *session.posargs,
+            env={"KUBERNETES_VERSION": version},
+        )  # fmt: skip
+
+
+@nox.session
+def release(session: nox.Session) -> None:
+    """Build the library as it is shipped: glibc 2.17, x86-64 and aarch64."""
+    _in_environment(session)
+    _make(session, "native/hami-core", "release")
+
+
+@nox.session
+def images(session: nox.Session) -> None:
+    """Build the services' images with whichever of docker, podman and buildah is there."""
+    _in_environment(session)
+    release(session)
+    session.run("python", "-m", "deploy.images", *session.posargs)
+
+
+@nox.session
+def mutants(session: nox.Session) -> None:
+    """Apply small wrong changes to the library, one at a time: its tests must notice each."""
+    _in_environment(session)
+    _make(session, "native/hami-core", "mutants")
+
+
+@nox.session
+def fuzz(session: nox.Session) -> None:
+    """Fuzz the library's parser and region loader; seconds for each target by argument, 30 without."""
+    _in_environment(session)
+    seconds = session.posargs[0] if session.posargs else "30"
+    _make(session, "native/hami-core", "fuzz", f"FUZZ_SECONDS={seconds}")
+
+
+@nox.session
+def sanitize(session: nox.Session) -> None:
+    """Run the library's C tests with the sanitizers built in."""
+    _in_environment(session)
+    for name, sanitizers in (("asan", "address,undefined"), ("tsan", "thread")):
+        _make(session, "native/hami-core", "check", f"SANITIZE={sanitizers}", f"BUILD=build/{name}")
 
 
 def _package_tests(name: str, folder: str) -> None:
