@@ -234,3 +234,8 @@ uint64_t charge_held(unsigned device)
 {
     return ledger_held(books(), process->slot, device);
 }
+
+uint64_t charge_steps(unsigned device)
+{
+    return ledger_steps(books(), process->slot, device);
+}

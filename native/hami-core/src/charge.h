@@ -63,7 +63,8 @@ void charge_give_back_all_of(struct records *records, CUcontext context);
  * a second. */
 uint64_t charge_used(unsigned device);
 
-/* Bytes that this process has charged on a device. */
+/* Bytes that this process has charged on a device, and how often it has charged or given back there. */
 uint64_t charge_held(unsigned device);
+uint64_t charge_steps(unsigned device);
 
 #endif

@@ -104,3 +104,8 @@ uint64_t ledger_held(const struct extension *books, unsigned slot, unsigned devi
     const struct lane *lane = &books->lanes[slot][device];
     return load(&lane->value[load(&lane->settled) & 1]);
 }
+
+uint64_t ledger_steps(const struct extension *books, unsigned slot, unsigned device)
+{
+    return load(&books->lanes[slot][device].settled);
+}

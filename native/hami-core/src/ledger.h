@@ -22,6 +22,9 @@ void ledger_release(struct extension *books, unsigned slot, unsigned device, uin
  * the slot's lock byte. May be killed anywhere and begun again by the next holder. */
 void ledger_recover(struct extension *books, unsigned slot, unsigned device);
 
+/* Number of the last step that a slot has settled. */
+uint64_t ledger_steps(const struct extension *books, unsigned slot, unsigned device);
+
 /* Bytes charged on a device by the whole container, and by one slot. */
 uint64_t ledger_total(const struct extension *books, unsigned device);
 uint64_t ledger_held(const struct extension *books, unsigned slot, unsigned device);

@@ -31,6 +31,8 @@ CUDA(cuMemPoolSetAttribute, (CUmemoryPool pool, CUmemPool_attribute attribute, v
 CUDA(cuMemAddressReserve, (CUdeviceptr * address, size_t bytes, size_t alignment, CUdeviceptr wanted, unsigned long long flags))
 CUDA(cuMemExportToShareableHandle, (void *out, CUmemGenericAllocationHandle handle, int type, unsigned long long flags))
 CUDA(cuGraphDestroy, (CUgraph graph))
+CUDA(cuModuleGetFunction, (void **function, CUmodule module, const char *name))
+CUDA(cuLaunchKernel, (void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, CUstream stream, void **parameters, void **extra))
 CUDA(cuArrayGetSparseProperties, (void *properties, CUarray array))
 CUDA(cuMulticastCreate, (CUmemGenericAllocationHandle * object, const void *properties))
 CUDA(cuMulticastAddDevice, (CUmemGenericAllocationHandle object, CUdevice device))
@@ -353,6 +355,9 @@ static void children_of_a_running_program_leave_its_books_alone(void)
     prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     prop.location.id = device;
     pid_t child = fork();
+    /* What would not fit is the driver's to refuse too. */
+    if (child == 0 && cuMemCreate(&handle, 5 * GIB, &prop, 0) != 3)
+        _exit(1);
     for (unsigned i = 0; i < 200000; i++) {
         if (child == 0) {
             if (cuMemCreate(&handle, 2 * MIB, &prop, 0) == CUDA_SUCCESS)
@@ -650,6 +655,26 @@ static void modules(void)
         OK(cuModuleLoadData(&module, code));
         OK(cuModuleUnload(module));
     }
+    IS(charged(), 0);
+}
+
+/* Code that the driver loads at the first launch, without a call that could be seen. */
+static void late_code_is_found_before_a_refusal(void)
+{
+    CUmodule module;
+    void *function;
+    CUdeviceptr pointer;
+    OK(cuModuleLoadData(&module, code));
+    size_t loaded = charged();
+    OK(cuModuleGetFunction(&function, module, "nothing"));
+    OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    OK(cuStreamSynchronize(NULL));
+    IS(charged(), loaded);
+    IS(cuMemAlloc_v2(&pointer, 5 * GIB), FULL);
+    RIGHT(charged() > loaded);
+    IS(charged() + CONTEXT, own_process_by_nvml(1));
+    OK(cuModuleUnload(module));
+    IS(cuMemAlloc_v2(&pointer, 5 * GIB), FULL);
     IS(charged(), 0);
 }
 

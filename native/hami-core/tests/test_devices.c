@@ -158,6 +158,36 @@ TEST(where_the_pid_is_not_known_a_context_is_estimated)
     CHECK_EQUAL(status, 0);
 }
 
+/* The volume outlives a container's instance, and the next one has the same PIDs. */
+TEST(a_restarted_container_begins_at_nothing)
+{
+    struct world world = world_make();
+    world_limits(&world, "container=main\nmemory=4096m\n", "4147m");
+    for (unsigned instance = 0; instance < 3; instance++) {
+        int status;
+        pid_t keeper = fork();
+        if (keeper == 0) {
+            if (unshare(CLONE_NEWPID) != 0)
+                skip("a PID namespace needs root");
+            pid_t first = fork();
+            if (first == 0) {
+                struct client client = start(&world, NULL, NULL);
+                CHECK_TEXT(client_do(&client, "init"), "0");
+                CHECK_TEXT(client_do(&client, "context 0"), "0");
+                CHECK_TEXT(client_do(&client, "info"), "0 4243587072 4348444672");
+                CHECK_TEXT(client_do(&client, "alloc 3g"), "0");
+                _exit(0); /* and with it, the namespace's first process, all of it */
+            }
+            CHECK(waitpid(first, &status, 0) == first);
+            _exit(status != 0);
+        }
+        CHECK(waitpid(keeper, &status, 0) == keeper);
+        if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+            skip("a PID namespace needs root");
+        CHECK_EQUAL(status, 0);
+    }
+}
+
 TEST(what_the_card_has_not_is_served_from_managed_memory_if_that_is_wanted)
 {
     struct world world = world_make();

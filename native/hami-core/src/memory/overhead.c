@@ -29,17 +29,23 @@ static uint64_t estimate(CUdevice device)
     return overhead_estimate_mib(major, minor) * MIB;
 }
 
-/* What NVML books for this process beside its other charges. Another thread in the middle of an allocation makes it too small,
- * never too large: memory is charged before it is taken and released after. False: not known. */
+/* What NVML books for this process beside its other charges, read while no charge was made or given back. Another thread in the
+ * middle of an allocation makes it too small, never too large: memory is charged before it is taken and released after.
+ * False: not known. */
 static bool measure(unsigned device, uint64_t *bytes)
 {
-    uint64_t booked, held = charge_held(device), own = overhead_of(device)->charge.bytes;
+    enum { TRIES = 4 };
     uint32_t pid = container_host_pid();
-    if (pid == 0 || !nvml_process_memory(device_uuid(device), pid, &booked))
-        return false;
-    uint64_t others = held > own ? held - own : 0;
-    *bytes = booked > others ? booked - others : 0;
-    return true;
+    for (unsigned i = 0; pid != 0 && i < TRIES; i++) {
+        uint64_t booked, step = charge_steps(device), held = charge_held(device), own = overhead_of(device)->charge.bytes;
+        if (!nvml_process_memory(device_uuid(device), pid, &booked))
+            return false;
+        uint64_t others = held > own ? held - own : 0;
+        *bytes = booked > others ? booked - others : 0;
+        if (charge_steps(device) == step)
+            return true;
+    }
+    return false;
 }
 
 CUresult overhead_before_context(struct payer payer, struct charge *charge)
