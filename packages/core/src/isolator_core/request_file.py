@@ -7,11 +7,21 @@ import functools
 import re
 from dataclasses import dataclass
 
-_DECIMAL = re.compile(r"[0-9]+(?:\.[0-9]+)?", re.ASCII)
-_INTEGER = re.compile(r"[1-9][0-9]*", re.ASCII)
-_KEY = re.compile(r"[a-z][a-z0-9-]*", re.ASCII)
-_CONTAINER = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
-_MOST = (1 << 64) - 1
+from isolator_core.go_numbers import MOST_UINT64, parse_uint
+
+_DECIMAL = re.compile(r"(?=\.?[0-9])([0-9]*)(?:\.([0-9]*))?", re.ASCII)
+_CONTAINER = re.compile(r"[a-z0-9-]{1,63}", re.ASCII)
+_SPACE = " \t\r\n"
+_PLACES = 18
+
+MOST_MIB = (1 << 44) - 1
+"""More would not be a number of bytes in 64 bits."""
+
+LEAST_FRACTION = "0.000000000000000001"
+"""Digits after the 18th place are not looked at, and a fraction of nothing is none."""
+
+
+_KEYS = ("container", "memory", "fraction", "at-most", "devices", "cores", "priority")
 
 
 class RequestFileInvalid(Exception):
@@ -56,36 +66,47 @@ def build(request: RequestFile) -> str:
     return text
 
 
-def _split(text: str) -> dict[str, str]:
+def _split(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Values by known key, and the keys that are not known."""
     values: dict[str, str] = {}
-    for number, line in enumerate(text.split("\n"), start=1):
+    unknown = []
+    for number, whole in enumerate(text.split("\n"), start=1):
+        line = whole.strip(_SPACE)
         if not line:
             continue
         key, separator, value = line.partition("=")
-        if not separator or _KEY.fullmatch(key) is None:
+        if not separator:
             raise RequestFileInvalid(f"line {number} is {line!r}: accepted is key=value")
+        if key not in _KEYS:
+            unknown.append(key)
+            continue
         if key in values:
             raise RequestFileInvalid(f"{key} is given twice, in line {number} again: accepted is once")
         values[key] = value
-    return values
+    return values, tuple(unknown)
 
 
 def _integer(key: str, text: str, least: int, most: int) -> int:
-    if (text == "0" or _INTEGER.fullmatch(text)) and len(text) <= 20 and least <= int(text) <= most:
-        return int(text)
-    raise RequestFileInvalid(f"{key} is {text!r}: accepted is an integer from {least} to {most}")
+    value = parse_uint(text)
+    if value is None or not least <= value <= most:
+        raise RequestFileInvalid(f"{key} is {text!r}: accepted is an integer from {least} to {most}")
+    return value
 
 
 def _mib(key: str, text: str) -> int:
     if not text.endswith("m"):
         raise RequestFileInvalid(f"{key} is {text!r}: accepted is a number of MiB with the suffix m, such as 4096m")
-    return _integer(key, text.removesuffix("m"), 1, _MOST)
+    return _integer(key, text.removesuffix("m"), 1, MOST_MIB)
 
 
 def _fraction(text: str) -> str:
-    if _DECIMAL.fullmatch(text) is None or not 0 < float(text) <= 1:
-        raise RequestFileInvalid(f"fraction is {text!r}: accepted is a decimal above 0 and up to 1, such as 0.25")
-    return text
+    match = _DECIMAL.fullmatch(text)
+    if match is not None:
+        places = (match[2] or "")[:_PLACES]
+        digits = (match[1] + places).lstrip("0")
+        if digits and len(digits) <= _PLACES + 1 and int(digits) <= 10 ** len(places):
+            return text
+    raise RequestFileInvalid(f"fraction is {text!r}: accepted is a decimal above 0 and up to 1, such as 0.25")
 
 
 def parse(text: str) -> RequestFile:
@@ -94,12 +115,12 @@ def parse(text: str) -> RequestFile:
     Raises RequestFileInvalid for a malformed line, a key given twice, a malformed known key, a missing container, and
     unless exactly one of memory and fraction is there.
     """
-    values = _split(text)
+    values, unknown = _split(text)
     container = values.pop("container", None)
     if container is None:
         raise RequestFileInvalid("container is missing: accepted is the container's name")
     if _CONTAINER.fullmatch(container) is None:
-        raise RequestFileInvalid(f"container is {container!r}: accepted is a container's name (a DNS label)")
+        raise RequestFileInvalid(f"container is {container!r}: accepted is a container's name")
     memory = values.pop("memory", None)
     fraction = values.pop("fraction", None)
     if (memory is None) == (fraction is None):
@@ -115,8 +136,8 @@ def parse(text: str) -> RequestFile:
         fraction=None if fraction is None else _fraction(fraction),
         exempt=exempt,
         at_most_mib=None if at_most is None else _mib("at-most", at_most),
-        devices=_integer("devices", devices, 1, _MOST),
+        devices=_integer("devices", devices, 1, MOST_UINT64),
         cores=None if cores is None else _integer("cores", cores, 1, 100),
         priority=None if priority is None else _integer("priority", priority, 0, 1),
-        unknown=tuple(values),
+        unknown=unknown,
     )

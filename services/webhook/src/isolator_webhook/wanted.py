@@ -30,10 +30,6 @@ KAI_CONFIG_MAP_ANNOTATION = "runai/shared-gpu-configmap"
 """Prefix of the ConfigMaps in which KAI's binder leaves what a container was given (KAI: gpusharingconfigmap)."""
 
 
-MOST_MIB = (1 << 44) - 1
-"""More is not a number of bytes in 64 bits, which HAMi-core would take for no limit."""
-
-
 @functools.lru_cache(maxsize=1024)
 def product_mib(fraction: Fraction, basis_mib: int) -> int:
     """MiB that a fraction is of a basis, truncated, and at least 1: `0m` means no limit to HAMi-core."""
@@ -46,6 +42,11 @@ def _at_most_mib(request: Request, basis: Basis, options: Options) -> int | None
     return None
 
 
+def _fraction_text(fraction: Fraction) -> str:
+    """Of a fraction that is too small for the request file, the least that is not."""
+    return fraction.decimal if fraction.value >= float(request_file.LEAST_FRACTION) else request_file.LEAST_FRACTION
+
+
 def request_text(request: Request, basis: Basis, options: Options, *, exempt: bool) -> str:
     """Text of the `request` file of one container."""
     if exempt:
@@ -55,8 +56,8 @@ def request_text(request: Request, basis: Basis, options: Options, *, exempt: bo
     return request_file.build(
         request_file.RequestFile(
             container=request.container,
-            memory_mib=request.memory.mib if isinstance(request.memory, Memory) else None,
-            fraction=request.memory.decimal if isinstance(request.memory, Fraction) else None,
+            memory_mib=min(request.memory.mib, request_file.MOST_MIB) if isinstance(request.memory, Memory) else None,
+            fraction=_fraction_text(request.memory) if isinstance(request.memory, Fraction) else None,
             at_most_mib=_at_most_mib(request, basis, options),
             devices=request.devices,
             cores=request.cores,
@@ -138,7 +139,7 @@ def _limit(request: Request, basis: Basis, *, exempt: bool) -> str | None:
     if exempt:
         return None
     if isinstance(request.memory, Memory):
-        return f"{min(request.memory.mib, MOST_MIB)}m"
+        return f"{min(request.memory.mib, request_file.MOST_MIB)}m"
     return f"{product_mib(request.memory, basis.mib)}m" if isinstance(basis, Known) else None
 
 
