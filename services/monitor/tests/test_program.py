@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -257,6 +258,18 @@ def test_reader_and_server_are_two_processes(tmp_path: Path, root: Path) -> None
         finally:
             reader.kill()
             reader.wait()
+
+
+def test_the_server_ends_while_a_reader_is_silent(tmp_path: Path) -> None:
+    pods, path = write_pods(tmp_path / "pods.json"), tmp_path / "reader.sock"
+    with serving("--pods-file", pods, "--reader-socket", path) as (_, url), socket.socket(socket.AF_UNIX) as silent:
+        silent.connect(str(path))
+        silent.settimeout(WAIT_SECONDS)
+        # It has asked, and waits for an answer, for longer than this test does.
+        assert silent.recv(1)
+        assert get(f"{url}/readyz")[0] == 503
+        start = time.monotonic()
+    assert time.monotonic() - start < 10
 
 
 @pytest.mark.root

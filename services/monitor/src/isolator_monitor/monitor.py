@@ -20,6 +20,7 @@ from isolator_monitor.view import View
 
 _log = structlog.get_logger()
 RETRY_SECONDS = 1.0
+FIRST_READING_SECONDS = 5.0
 _END = b"# EOF\n"
 PAGE = files("isolator_monitor").joinpath("page.html").read_bytes()
 
@@ -71,10 +72,14 @@ class Monitor:
             taken=taken,
         )
 
-    def run(self, stop: threading.Event, *, updated: bool) -> None:
-        """Update at every interval until told to stop; sooner after a failure. `updated` says how the last one went."""
-        while not stop.wait(self._interval if updated else min(self._interval, RETRY_SECONDS)):
+    def run(self, stop: threading.Event, tried: threading.Event) -> None:
+        """Update now and at every interval until told to stop; sooner after a failure. `tried` is set after the
+        first."""
+        while True:
             updated = self.update()
+            tried.set()
+            if stop.wait(self._interval if updated else min(self._interval, RETRY_SECONDS)):
+                return
 
     def answer(self, path: str, accept: str) -> Answer:
         """Answer a GET."""
@@ -103,14 +108,21 @@ class Monitor:
 
 
 def serve(monitor: Monitor, address: str, port: int) -> None:
-    """Serve until SIGTERM or SIGINT."""
-    stop = threading.Event()
+    """Serve until SIGTERM or SIGINT, which do not wait for an update that is under way."""
+    stop, tried = threading.Event(), threading.Event()
+
+    def end(*_: object) -> None:
+        stop.set()
+        tried.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, end)
     with http_server.make_server(address, port, monitor.answer) as server:
-        updated = monitor.update()
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=monitor.run, args=(stop, tried), name="updates", daemon=True).start()
+        # Whoever reads the log and then scrapes finds metrics; a reader that hangs does not keep the probes waiting.
+        tried.wait(FIRST_READING_SECONDS)
+        threading.Thread(target=server.serve_forever, name="server", daemon=True).start()
         _log.info("listening", address=address, port=server.server_address[1])
-        monitor.run(stop, updated=updated)
+        stop.wait()
         server.shutdown()
     _log.info("stopped")
