@@ -2,6 +2,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -92,6 +93,8 @@ TEST(the_region_path_is_derived_as_hami_core_does)
 TEST(a_region_that_cannot_be_made_falls_back_as_hami_core_does)
 {
     struct stat status;
+    if (strncmp(CLIENT, "/tmp/", 5) == 0 || strncmp(FAKEGPU, "/tmp/", 5) == 0)
+        skip("what is built in /tmp would be hidden");
     setenv("TMPDIR", "/dev/shm", 1);
     struct world world = world_make();
     if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 || mount("tmpfs", "/tmp", "tmpfs", 0, "size=8m") != 0)
