@@ -75,7 +75,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     built = tmp_path_factory.mktemp("request-file") / "request-file"
     compiler = tools.require("cc", package="gcc")
     sources = [HERE / "main.c", *(LIBRARY / f"{name}.c" for name in ("request", "text", "kai"))]
-    command = [
+    command: list[str | Path] = [
         compiler,
         "-std=c11",
         "-D_GNU_SOURCE",
