@@ -300,10 +300,9 @@ def test_reader_needs_one_capability_and_the_server_no_root(tmp_path: Path, root
     ]  # fmt: skip
     with started(serve) as server, started(read) as reader, hold(root / "u-1_main" / "usage.lock", [1]) as owners:
         port = next(entry["port"] for entry in map(json.loads, server.stderr or ()) if entry["event"] == "listening")
-        status = Path(f"/proc/{reader.pid}/status").read_text()
-        assert "CapEff:\t0000000000000004\n" in status
         url = f"http://127.0.0.1:{port}/metrics"
         wait_for(url, 1 << 30, container("hami_vgpu_memory_used_bytes"))
+        assert "CapEff:\t0000000000000004\n" in Path(f"/proc/{reader.pid}/status").read_text()
         assert owners
 
 
