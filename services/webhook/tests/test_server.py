@@ -166,6 +166,9 @@ def test_metrics(server: Running, world: Any) -> None:
     assert server.metric(denied) == before[1] + 1
     assert server.metric("isolator_webhook_review_seconds_count") == before[2] + 2
     assert server.metric("isolator_webhook_basis_mib") == 0
+    notices = server.metric("isolator_webhook_notices_total")
+    server.client.post("/mutate", json=world.review_of(world.a_pod({"gpu-memory": "1"}, nodeName="n")))
+    assert server.metric("isolator_webhook_notices_total") == notices + 1
     assert server.metric("isolator_webhook_basis_age_seconds") > 0
     assert server.metric("isolator_webhook_certificate_expiry_seconds") > time.time()
     assert httpx.get(f"http://127.0.0.1:{server.metrics_port}/", timeout=WAIT_SECONDS).status_code == 404

@@ -143,6 +143,8 @@ class Reviews:
         finally:
             self._places.release()
             self._at_work -= 1
+        if answered.outcome.notices:
+            self._metrics.notices.inc(len(answered.outcome.notices))
         for way in answered.outcome.findings:
             self._metrics.findings.labels(way, answered.outcome.result).inc()
         self._metrics.reviewed(answered.outcome.result, answered.outcome.reason, time.perf_counter() - start)

@@ -45,6 +45,11 @@ class Metrics:
             ("way", "outcome"),
             registry=self.registry,
         )
+        self.notices = Counter(
+            "isolator_webhook_notices",
+            "Sentences that authors of pods were told about shares that are in doubt.",
+            registry=self.registry,
+        )
         self.at_work = Gauge("isolator_webhook_requests_at_work", "Reviews at work now.", registry=self.registry)
         self.expiry = Gauge(
             "isolator_webhook_certificate_expiry_seconds",
