@@ -7,13 +7,13 @@ from tests.everywhere.container import Container, machine_gpu, machine_library, 
 @pytest.fixture
 def container(tmp_path: Path) -> Container:
     """The shipped library, managed, and a fake card."""
-    return make_container(tmp_path, machine_library(), machine_gpu())
+    return make_container(tmp_path / "with-card", machine_library(), machine_gpu())
 
 
 @pytest.fixture
 def without_driver(tmp_path: Path) -> Container:
     """The shipped library, managed, and no driver."""
-    return make_container(tmp_path, machine_library(), None)
+    return make_container(tmp_path / "without-driver", machine_library(), None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -61,15 +61,19 @@ class Container:
             found["LD_LIBRARY_PATH"] = str(self.gpu)
         return found | more
 
-    def run(self, *command: str | Path, preload: str | None = None, wait: float = 120, **variables: str) -> Ended:
-        """Start a program with the library preloaded, or with the list of libraries `preload`, and wait for its end."""
+    def run(self, *command: str | Path, preload: str | None = None, text: str = "", **variables: str) -> Ended:
+        """Start a program with the library preloaded, or with the list of libraries `preload`, and wait for its end.
+
+        `text` is its standard input.
+        """
         preloaded = str(self.library) if preload is None else preload
         done = subprocess.run(
             [str(word) for word in command],
             env=self.variables(**({"LD_PRELOAD": preloaded} if preloaded else {}) | variables),
             capture_output=True,
             text=True,
-            timeout=wait,
+            timeout=300,
+            input=text,
             check=False,
         )
         return Ended(done.returncode if done.returncode >= 0 else 128 - done.returncode, done.stdout, done.stderr)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ def undefined(path: Path, binding: str) -> set[str]:
         }
 
 
+@cache
 def wrapped() -> set[str]:
     """The table's names."""
     table = (builds.LIBRARY_FOLDER / "src" / "hooks.def").read_text()

@@ -53,7 +53,9 @@ static void *without_us(dlsym_function *ask, const struct hook *hook, const char
 /* The functions that are ours in the place of libc's. */
 static void *own_function(const char *name)
 {
-    return text_equal(name, "dlsym") ? (void *)dlsym : text_equal(name, "dlmopen") ? (void *)dlmopen : NULL;
+    if (text_equal(name, "dlsym"))
+        return (void *)libvgpu_dlsym;
+    return text_equal(name, "dlmopen") ? (void *)libvgpu_dlmopen : NULL;
 }
 
 static struct route route_own(dlsym_function *ask, void *handle, const char *name, void *own)
@@ -92,10 +94,14 @@ struct route dlsym_route(void *handle, const char *name)
 #if defined(__x86_64__)
 __asm__(".text\n"
         ".balign 16\n"
+        ".globl libvgpu_dlsym\n"
+        ".hidden libvgpu_dlsym\n"
         ".globl libvgpu_dlsym_old\n"
         ".globl libvgpu_dlsym_new\n"
+        ".type libvgpu_dlsym, @function\n"
         ".type libvgpu_dlsym_old, @function\n"
         ".type libvgpu_dlsym_new, @function\n"
+        "libvgpu_dlsym:\n"
         "libvgpu_dlsym_old:\n"
         "libvgpu_dlsym_new:\n"
         ".cfi_startproc\n"
@@ -126,10 +132,14 @@ __asm__(".text\n"
 #elif defined(__aarch64__)
 __asm__(".text\n"
         ".balign 16\n"
+        ".globl libvgpu_dlsym\n"
+        ".hidden libvgpu_dlsym\n"
         ".globl libvgpu_dlsym_old\n"
         ".globl libvgpu_dlsym_new\n"
+        ".type libvgpu_dlsym, %function\n"
         ".type libvgpu_dlsym_old, %function\n"
         ".type libvgpu_dlsym_new, %function\n"
+        "libvgpu_dlsym:\n"
         "libvgpu_dlsym_old:\n"
         "libvgpu_dlsym_new:\n"
         ".cfi_startproc\n"

@@ -6,7 +6,9 @@
 
 #include "driver_abi.h"
 
-#define EXPORT __attribute__((visibility("default")))
+/* What the library says of these names is about its own functions, whoever else has some of that name. Linking with -Bsymbolic would do
+ * that too, but then dlsym(RTLD_DEFAULT) asked from here would find them before the program's own. */
+#define EXPORT __attribute__((visibility("protected")))
 
 #define CUDA(name, parameters) EXPORT CUresult name parameters;
 #define NVML(name, parameters) EXPORT nvmlReturn_t name parameters;
@@ -14,8 +16,10 @@
 #undef CUDA
 #undef NVML
 
-EXPORT void *dlsym(void *handle, const char *name);
-EXPORT void *dlmopen(long namespace, const char *file, int mode);
+/* The exported dlsym and dlmopen. */
+#define HIDDEN __attribute__((visibility("hidden")))
+HIDDEN void *libvgpu_dlsym(void *handle, const char *name);
+HIDDEN void *libvgpu_dlmopen(long namespace, const char *file, int mode);
 
 struct hook;
 
