@@ -11,6 +11,13 @@ uint64_t clock_coarse(void)
     return (uint64_t)now.tv_sec * NANOSECONDS_A_SECOND + (uint64_t)now.tv_nsec + 1;
 }
 
+uint64_t clock_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * NANOSECONDS_A_SECOND + (uint64_t)now.tv_nsec;
+}
+
 uint64_t clock_unix_seconds(void)
 {
     struct timespec now;

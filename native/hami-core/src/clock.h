@@ -9,9 +9,13 @@ enum { NANOSECONDS_A_SECOND = 1000000000 };
 /* Nanoseconds of the monotonic clock, as of the kernel's last tick: cheap, and never 0. */
 uint64_t clock_coarse(void);
 
+/* Nanoseconds of the monotonic clock, exactly: costs a few times as much. */
+uint64_t clock_now(void);
+
 /* Seconds since 1970. */
 uint64_t clock_unix_seconds(void);
 
+/* Signals are handled meanwhile; it goes on after. */
 void clock_sleep(uint64_t nanoseconds);
 
 #endif

@@ -90,6 +90,17 @@ struct extension_header {
     unsigned char reserved[4096 - 40];
 };
 
+/* The compute cap's budget of one device, in nanoseconds of GPU time, shared by all processes of the container. */
+struct compute_bucket {
+    int64_t balance;       /* below 0: owed */
+    uint64_t refilled_at;  /* CLOCK_MONOTONIC, 0 = never */
+    uint64_t factor;       /* by which prices are multiplied, in 1/65536; 0 = 1 */
+    uint64_t trimmed_at;   /* CLOCK_MONOTONIC */
+    uint64_t throttled_at_trim;
+    uint64_t sample_seen;  /* NVML's time of the last utilisation sample */
+    unsigned char reserved[16];
+};
+
 struct extension_device {
     struct tagged_total books;
     unsigned char line0[64 - 16];
@@ -102,7 +113,7 @@ struct extension_device {
     unsigned char line1[128 - 112];
     uint64_t throttled;
     unsigned char line2[192 - 136];
-    unsigned char compute_cap[64];
+    struct compute_bucket compute;
     unsigned char reserved[512 - 256];
 };
 
@@ -164,10 +175,11 @@ _Static_assert(offsetof(struct hami_region, last_kernel_time) == 2008912, "last_
 _Static_assert(offsetof(struct hami_region, sem_postinit) == 2008920, "sem_postinit");
 _Static_assert(sizeof(struct hami_region) == HAMI_BYTES, "HAMi's region");
 _Static_assert(sizeof(struct extension_header) == 4096, "extension header");
+_Static_assert(sizeof(struct compute_bucket) == 64, "compute bucket");
 _Static_assert(sizeof(struct extension_device) == 512, "extension device");
 _Static_assert(offsetof(struct extension_device, limit) == 64, "extension limit");
 _Static_assert(offsetof(struct extension_device, throttled) == 128, "extension throttled");
-_Static_assert(offsetof(struct extension_device, compute_cap) == 192, "extension compute cap");
+_Static_assert(offsetof(struct extension_device, compute) == 192, "extension compute cap");
 _Static_assert(sizeof(struct extension_slot) == 128, "extension slot");
 _Static_assert(sizeof(struct lane) == 64, "lane");
 _Static_assert(offsetof(struct extension, devices) == 4096, "devices");

@@ -72,5 +72,11 @@ int main(void)
     AT(CUarrayMapInfo, memOperationType)
     AT(CUarrayMapInfo, memHandle)
     AT(CUarrayMapInfo, offset)
+    SIZE(CUlaunchConfig)
+    AT(CUlaunchConfig, hStream)
+    AT(CUlaunchConfig, numAttrs)
+    SIZE(CUDA_LAUNCH_PARAMS)
+    AT(CUDA_LAUNCH_PARAMS, sharedMemBytes)
+    AT(CUDA_LAUNCH_PARAMS, hStream)
     return 0;
 }
