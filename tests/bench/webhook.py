@@ -30,8 +30,8 @@ from isolator_core import names
 from isolator_webhook import certificate, server
 from isolator_webhook.app import State
 
-ROUNDS = 7
-ROUND_SECONDS = 2.0
+ROUNDS = 15
+ROUND_SECONDS = 1.0
 CONNECTIONS = 8
 PACED_RATE = 100
 PACED_SECONDS = 10.0

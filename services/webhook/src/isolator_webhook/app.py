@@ -15,9 +15,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from isolator_webhook import review
 from isolator_webhook.basis import AskBasis
-from isolator_webhook.batched import BatchedFile
 from isolator_webhook.metrics import Metrics
 from isolator_webhook.options import Options, Treatment
+from isolator_webhook.review_log import ReviewLog
 
 REVIEW_PATHS: dict[str, Treatment] = {
     "/mutate": "default",
@@ -99,8 +99,7 @@ class Reviews:
         self._places = asyncio.Semaphore(limits.at_work)
         self._at_work = 0
         metrics.at_work.set_function(lambda: self._at_work)
-        # Bound once: to bind anew takes longer than to write the line.
-        self._log = structlog.wrap_logger(structlog.WriteLogger(BatchedFile(sys.stderr))).bind()  # type: ignore[arg-type]
+        self.log = ReviewLog(sys.stderr)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         treatment = REVIEW_PATHS.get(scope["path"]) if scope["type"] == "http" else None
@@ -148,7 +147,7 @@ class Reviews:
         for way in answered.outcome.findings:
             self._metrics.findings.labels(way, answered.outcome.result).inc()
         self._metrics.reviewed(answered.outcome.result, answered.outcome.reason, time.perf_counter() - start)
-        self._tell(answered)
+        self.log.tell(answered)
         return answered.body
 
     async def _wait(self) -> None:
@@ -157,22 +156,6 @@ class Reviews:
                 await self._places.acquire()
         except TimeoutError:
             raise _Rejected(503, "busy", f"{self._limits.at_work} reviews are at work already") from None
-
-    def _tell(self, answered: review.Answered) -> None:
-        """One line for a pod that was patched or refused, none for others."""
-        outcome, request = answered.outcome, answered.request
-        if outcome.result == "allowed" and not outcome.findings:
-            return
-        self._log.info(
-            "pod_" + outcome.result,
-            uid=request.uid,
-            namespace=request.namespace,
-            name=request.name,
-            reason=outcome.reason,
-            message=outcome.message,
-            notices=outcome.notices,
-            operations=len(outcome.operations),
-        )
 
 
 def app(open_source: OpenSource, options: Options, metrics: Metrics, limits: Limits, state: State) -> ASGIApp:
@@ -192,6 +175,7 @@ def app(open_source: OpenSource, options: Options, metrics: Metrics, limits: Lim
             waiting = asyncio.create_task(become_ready(source))
             yield
             waiting.cancel()
+            reviews.log.write_out()
 
     probes = FastAPI(lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None)
 
@@ -206,4 +190,5 @@ def app(open_source: OpenSource, options: Options, metrics: Metrics, limits: Lim
         reason = "draining" if state.draining else "waiting for the first word of vramd"
         return PlainTextResponse(f"{reason}\n", status_code=503)
 
-    return Reviews(probes, options, metrics, limits, state)
+    reviews = Reviews(probes, options, metrics, limits, state)
+    return reviews
