@@ -125,7 +125,7 @@ def ensure(program: str, kubernetes: str = DEFAULT_KUBERNETES) -> Path:
     if target.exists():
         return target
     if shutil.which("go") is None:
-        raise BuildError(f"{program} must be built and go is missing: install the package golang-go (1.24 or later)")
+        raise BuildError(f"{program} must be built and go is missing: install Go 1.26 or later")
     with _one_build_at_a_time():
         if not target.exists():
             target.parent.mkdir(exist_ok=True)

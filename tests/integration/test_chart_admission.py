@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.cluster.admission import mutating_webhook
-from tests.cluster.client import APPLY_PATCH, MERGE_PATCH, Answer, Cluster, Object, path_of, wait_until
+from tests.cluster.client import APPLY_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Answer, Cluster, Object, path_of, wait_until
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.release import NAME, NAMESPACE, Release
 from tests.demo import kai
@@ -435,3 +435,44 @@ def test_hamis_resources_become_kais_annotations(release: Release, team: str) ->
     assert mounts(stored, "main") == MOUNTS
     assert stored["metadata"]["annotations"]["gpu-memory"] == "2048"
     assert not stored["spec"]["containers"][0]["resources"].get("limits")
+
+
+def debug(stored: Object, **container: Any) -> Object:
+    """The change that `kubectl debug` makes."""
+    added = {"name": "debugger", "image": "example.invalid/none", **container}
+    return {"spec": {"ephemeralContainers": [added]}, "metadata": {"name": stored["metadata"]["name"]}}
+
+
+def test_a_debug_container_gets_its_targets_limit_or_no_gpu(release: Release, team: str) -> None:
+    del team
+    cluster = release.cluster
+    for target, expected in (("main", MOUNTS), ("", set[str]())):
+        stored = cluster.create(pod(SHARE), user="tenant").ok()
+        change = debug(stored, **({"targetContainerName": target} if target else {}))
+        path = path_of(pod_of(stored)) + "/ephemeralcontainers"
+        (added,) = cluster.call("PATCH", path, change, content_type=STRATEGIC_PATCH).ok()["spec"]["ephemeralContainers"]
+        assert {mount["mountPath"] for mount in added.get("volumeMounts", [])} & MOUNTS == expected
+        variables = {item["name"]: item.get("value") for item in added["env"]}
+        assert (variables.get("NVIDIA_VISIBLE_DEVICES") == "void") is (not expected)
+
+
+def test_the_guard_takes_gpus_from_who_has_not_asked(release: Release, team: str) -> None:
+    del team
+    cluster = release.cluster
+    runtime = {
+        "apiVersion": "node.k8s.io/v1",
+        "kind": "RuntimeClass",
+        "metadata": {"name": "nvidia"},
+        "handler": "runc",
+    }
+    cluster.create(runtime).ok()
+    try:
+        taking = [containers("main")[0] | {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}]
+        stored = cluster.create(pod(runtimeClassName="nvidia", containers=taking), user="tenant").ok()
+        assert stored["spec"]["containers"][0]["env"] == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
+        shared = cluster.create(pod(SHARE, runtimeClassName="nvidia", containers=containers("main side"))).ok()
+        first, second = shared["spec"]["containers"]
+        assert "NVIDIA_VISIBLE_DEVICES" not in {item["name"] for item in first["env"]}
+        assert second["env"] == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
+    finally:
+        cluster.delete(runtime)

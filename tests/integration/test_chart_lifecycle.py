@@ -1,6 +1,8 @@
 """Install, test, upgrade, rollback and uninstall of the chart on the real API server."""
 
 import base64
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,9 @@ def is_limited(stored: Object) -> bool:
 def test_what_is_installed_is_what_runs(own: Release) -> None:
     printed = own.helm("test")
     assert "Succeeded" in printed
+    notes = own.cluster.helm("get", "notes", NAME, "-n", SPACE)
+    assert "certificate: made and renewed by the webhook" in notes
+    assert f"helm test {NAME} --namespace {SPACE}" in notes
     assert is_limited(admitted(own.cluster, SHARE))
     assert (own.node.root / "var/lib/kai-resource-isolator/libvgpu.so").stat().st_size > 0
     assert (own.node.root / "var/lib/kai-resource-isolator/ld.so.preload").read_text() == "/usr/local/vgpu/libvgpu.so\n"
@@ -125,15 +130,35 @@ def test_without_the_webhook_only_sharing_pods_are_refused(restored: Release) ->
     admitted(cluster)
 
 
+def test_with_a_hanging_webhook_only_sharing_pods_are_refused(own: Release) -> None:
+    cluster = own.cluster
+    processes = [
+        container.main.pid for item in own.node.pods("webhook") for container in item.running.containers.values()
+    ]
+    assert processes
+    for process in processes:
+        os.kill(process, signal.SIGSTOP)
+    try:
+        refused = cluster.create(pod(SHARE), query={"dryRun": "All"})
+        assert refused.status == 500
+        assert "vgpu.lib.kai-resource-isolator.io" in refused.message
+        admitted(cluster)
+    finally:
+        for process in processes:
+            os.kill(process, signal.SIGCONT)
+    wait_until(lambda: cluster.create(pod(SHARE), query={"dryRun": "All"}).status == 201, "the webhook's answers")
+
+
 def test_with_a_wrong_certificate_only_sharing_pods_are_refused(restored: Release) -> None:
     cluster = restored.cluster
     other = yaml.safe_load(cluster.kubeconfig.read_text())["clusters"][0]["cluster"]["certificate-authority"]
     bundle = base64.b64encode(Path(other).read_bytes()).decode()
     change = [{"op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": bundle}]
     cluster.call("PATCH", path_of(CONFIGURATION), change, content_type="application/json-patch+json").ok()
-    wait_until(lambda: cluster.create(pod(SHARE), query={"dryRun": "All"}).status == 500, "the certificate's refusal")
-    assert "x509" in cluster.create(pod(SHARE), query={"dryRun": "All"}).message
+    # Until the webhook puts its own authority back, which it does by itself.
+    wait_until(lambda: "x509" in cluster.create(pod(SHARE), query={"dryRun": "All"}).message, "the refusal")
     admitted(cluster)
+    wait_until(lambda: cluster.create(pod(SHARE), query={"dryRun": "All"}).status == 201, "the right authority")
 
 
 UPSTREAM = """

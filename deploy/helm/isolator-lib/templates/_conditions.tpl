@@ -45,6 +45,21 @@ false
 !(has(object.metadata.annotations) && 'kubernetes.io/config.mirror' in object.metadata.annotations)
 {{- end -}}
 
+{{/*
+Pods that can reach a GPU: by the runtime (KAI sets it after this is looked at), by a CDI annotation, or privileged.
+*/}}
+{{- define "isolator.reachesGpu" -}}
+{{- $classes := list -}}
+{{- range .Values.webhook.guard.nvidiaRuntimeClasses }}{{ $classes = append $classes (printf "'%s'" .) }}{{ end -}}
+(has(object.spec.runtimeClassName) ? object.spec.runtimeClassName in [{{ join ", " $classes }}] : {{ .Values.webhook.guard.nvidiaIsDefaultRuntime }}) ||
+(has(object.spec.schedulerName) && object.spec.schedulerName == '{{ .Values.kai.schedulerName }}') ||
+(has(object.metadata.annotations) && object.metadata.annotations.exists(k, k.startsWith('cdi.k8s.io/'))) ||
+(object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : [])).exists(c,
+  has(c.securityContext) && has(c.securityContext.privileged) && c.securityContext.privileged) ||
+(has(object.spec.ephemeralContainers) && object.spec.ephemeralContainers.exists(c,
+  has(c.securityContext) && has(c.securityContext.privileged) && c.securityContext.privileged))
+{{- end -}}
+
 {{- define "isolator.isolationLabel" -}}kai-resource-isolator.io/isolation{{- end -}}
 
 {{/* Namespaces that admission looks at. An administrator's label leaves one out, as the upstream chart's does. */}}

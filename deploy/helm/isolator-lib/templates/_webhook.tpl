@@ -94,6 +94,16 @@ spec:
             - --{{ ternary "" "no-" .Values.kai.readsContainers }}kai-reads-containers
             - --{{ ternary "" "no-" $values.podOptOut }}pod-opt-out
             - --on-internal-error={{ $values.onInternalError }}
+            - --guard={{ $values.guard.mode }}
+            {{- if ne $values.guard.mode "off" }}
+            {{- range include "isolator.guardExempt" . | fromJsonArray }}
+            - --guard-exempt-namespaces={{ . }}
+            {{- end }}
+            {{- range $values.guard.nvidiaRuntimeClasses }}
+            - --nvidia-runtime-classes={{ . }}
+            {{- end }}
+            - --{{ ternary "" "no-" $values.guard.nvidiaIsDefaultRuntime }}nvidia-is-default-runtime
+            {{- end }}
             - --vramd-address={{ include "isolator.vramdAddress" . }}
             - --vramd-deadline-ms={{ $values.vramdDeadlineMs }}
             {{- if $values.vramdTlsSecret }}
@@ -232,6 +242,60 @@ webhooks:
   {{- include "isolator.webhookEntry" (dict "root" . "name" "vgpu.lib.kai-resource-isolator.io" "path" "/mutate" "optOut" $values.podOptOut "operator" "NotIn" "isolation" (list "enforce" "exempt")) | nindent 2 }}
   {{- include "isolator.webhookEntry" (dict "root" . "name" "enforce.vgpu.lib.kai-resource-isolator.io" "path" "/mutate/enforce" "optOut" false "operator" "In" "isolation" (list "enforce")) | nindent 2 }}
   {{- include "isolator.webhookEntry" (dict "root" . "name" "exempt.vgpu.lib.kai-resource-isolator.io" "path" "/mutate/exempt" "optOut" $values.podOptOut "operator" "In" "isolation" (list "exempt")) | nindent 2 }}
+  {{- if ne $values.guard.mode "off" }}
+  {{- include "isolator.guardEntry" . | nindent 2 }}
+  {{- end }}
+{{- end -}}
+
+{{- define "isolator.webhookClient" -}}
+clientConfig:
+  {{- if eq (include "isolator.certificateFrom" .root) "existing" }}
+  caBundle: {{ .root.Values.tls.caBundle | b64enc }}
+  {{- end }}
+  service:
+    name: {{ include "isolator.webhookService" .root }}
+    namespace: {{ include "isolator.namespace" .root }}
+    path: {{ .path }}
+    port: {{ .root.Values.service.port }}
+# Not UPDATE of pods: KAI's binder patches pods while it binds them.
+rules:
+  - {apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [pods], scope: Namespaced}
+  - {apiGroups: [""], apiVersions: [v1], operations: [UPDATE], resources: [pods/ephemeralcontainers], scope: Namespaced}
+{{- end -}}
+
+{{/* The guard has a failure policy of its own, since it may have to look at every pod. */}}
+{{- define "isolator.guardEntry" -}}
+{{- $values := .Values.webhook -}}
+- name: guard.vgpu.lib.kai-resource-isolator.io
+  admissionReviewVersions: [v1]
+  sideEffects: None
+  failurePolicy: {{ $values.guard.failurePolicy }}
+  reinvocationPolicy: IfNeeded
+  timeoutSeconds: {{ $values.timeoutSeconds }}
+  matchPolicy: Equivalent
+  {{- include "isolator.webhookClient" (dict "root" . "path" "/guard") | nindent 2 }}
+  namespaceSelector:
+    matchExpressions:
+      {{- include "isolator.namespaceExpressions" . | nindent 6 }}
+      - key: kubernetes.io/metadata.name
+        operator: NotIn
+        values: {{ include "isolator.guardExempt" . }}
+    {{- with ($values.namespaceSelector | default dict).matchLabels }}
+    matchLabels:
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
+  objectSelector: {}
+  matchConditions:
+    - name: reaches-a-gpu
+      expression: |
+        {{- include "isolator.reachesGpu" . | nindent 8 }}
+    - name: not-a-mirror-pod
+      expression: |
+        {{- include "isolator.notMirror" . | nindent 8 }}
+{{- end -}}
+
+{{- define "isolator.guardExempt" -}}
+{{- prepend .Values.webhook.guard.exemptNamespaces .Values.kai.reservationNamespace | uniq | toJson -}}
 {{- end -}}
 
 {{- define "isolator.webhookEntry" -}}
@@ -243,19 +307,7 @@ webhooks:
   reinvocationPolicy: {{ $values.reinvocationPolicy }}
   timeoutSeconds: {{ $values.timeoutSeconds }}
   matchPolicy: Equivalent
-  clientConfig:
-    {{- if eq (include "isolator.certificateFrom" .root) "existing" }}
-    caBundle: {{ .root.Values.tls.caBundle | b64enc }}
-    {{- end }}
-    service:
-      name: {{ include "isolator.webhookService" .root }}
-      namespace: {{ include "isolator.namespace" .root }}
-      path: {{ .path }}
-      port: {{ .root.Values.service.port }}
-  # Not UPDATE of pods: KAI's binder patches pods while it binds them.
-  rules:
-    - {apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [pods], scope: Namespaced}
-    - {apiGroups: [""], apiVersions: [v1], operations: [UPDATE], resources: [pods/ephemeralcontainers], scope: Namespaced}
+  {{- include "isolator.webhookClient" . | nindent 2 }}
   namespaceSelector:
     matchExpressions:
       - {key: {{ include "isolator.isolationLabel" .root }}, operator: {{ .operator }}, values: {{ .isolation | toJson }}}
