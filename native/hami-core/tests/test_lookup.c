@@ -15,7 +15,7 @@ static int run(const char *const *argv, const char *libraries)
     int status;
     if (child == 0) {
         char path[WORLD_PATH];
-        char *environment[] = {"LD_PRELOAD=" RUNTIME ":" LIBRARY, path, NULL};
+        char *environment[] = {"LD_PRELOAD=" RUNTIME ":" LIBRARY, NO_LEAK_CHECK, path, NULL};
         snprintf(path, sizeof(path), "LD_LIBRARY_PATH=%s", libraries);
         execve(argv[0], (char *const *)argv, environment);
         _exit(127);

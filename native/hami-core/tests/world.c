@@ -131,8 +131,8 @@ struct client client_start(const struct world *world, const char *way, const cha
     client.pid = fork();
     CHECK(client.pid >= 0);
     if (client.pid == 0) {
-        char preload[2 * WORLD_PATH], gpu[WORLD_PATH + 32], path[WORLD_PATH], *variables[32] = {preload, gpu, "LD_LIBRARY_PATH=" FAKEGPU};
-        unsigned count = 3;
+        char preload[2 * WORLD_PATH], gpu[WORLD_PATH + 32], path[WORLD_PATH], *variables[32] = {preload, gpu, "LD_LIBRARY_PATH=" FAKEGPU, NO_LEAK_CHECK};
+        unsigned count = 4;
         int errors = open(client.errors_path, O_WRONLY | O_CREAT | O_APPEND, 0666);
         snprintf(preload, sizeof(preload), "LD_PRELOAD=" RUNTIME ":%s", world->library);
         snprintf(gpu, sizeof(gpu), "FAKEGPU_CONFIG=%s", world_path(world, "fakegpu.conf", path));
@@ -218,7 +218,7 @@ int client_end(struct client *client)
 void world_run(const struct world *world, const char *program, const char *arguments)
 {
     char command[8 * WORLD_PATH], said[4096];
-    snprintf(command, sizeof(command), "FAKEGPU_CONFIG=%s/fakegpu.conf LD_LIBRARY_PATH=%s LD_PRELOAD=" RUNTIME ":%s %s %s 2>&1",
+    snprintf(command, sizeof(command), NO_LEAK_CHECK " FAKEGPU_CONFIG=%s/fakegpu.conf LD_LIBRARY_PATH=%s LD_PRELOAD=" RUNTIME ":%s %s %s 2>&1",
              world->directory, FAKEGPU, world->library, program, arguments);
     FILE *run = popen(command, "r");
     CHECK(run != NULL);
