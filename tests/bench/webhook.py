@@ -61,7 +61,7 @@ def rows() -> Iterator[Row]:
             address = f"127.0.0.1:{vramd.port}"
             with webhook(directory, address) as real, baseline(directory) as plain:
                 yield from rate_rows(directory, real.port, plain.port)
-                yield paced_row(directory, real.port)
+                yield paced_row(directory, real.port, plain.port)
                 yield from memory_rows(real)
             with webhook(directory, address) as real:
                 yield from fault_rows(directory, real.port, vramd.process)
@@ -365,10 +365,19 @@ def rate_rows(directory: Path, real: int, plain: int) -> Iterator[Row]:
     )
 
 
-def paced_row(directory: Path, port: int) -> Row:
-    """p99 at a hundred reviews a second."""
-    tail = percentile(uvloop.run(paced(directory, port, FREE, PACED_RATE, PACED_SECONDS)), 0.99)
-    return Row("admission: p99 at 100 a second", "–", f"{tail * 1e3:.2f} ms", "≤ 5 ms", tail <= 0.005)
+def paced_row(directory: Path, real: int, plain: int) -> Row:
+    """p99 at a hundred reviews a second; the baseline's says how much of it is the machine's."""
+    tail = {
+        port: percentile(uvloop.run(paced(directory, port, FREE, PACED_RATE, PACED_SECONDS)), 0.99)
+        for port in (plain, real)
+    }
+    return Row(
+        "admission: p99 at 100 a second",
+        f"{tail[plain] * 1e3:.2f} ms decode and allow",
+        f"{tail[real] * 1e3:.2f} ms",
+        "≤ 5 ms",
+        tail[real] <= 0.005,
+    )
 
 
 IMPORTS = """

@@ -66,6 +66,8 @@ variables = st.lists(
             {"name": "CUDA_DEVICE_MEMORY_LIMIT", "value": "1m"},
             {"name": "CUDA_DEVICE_MEMORY_LIMIT", "valueFrom": {"configMapKeyRef": {"name": "x", "key": "y"}}},
             {"name": "A"},
+            {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
+            {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"},
             {"name": "CUDA_DEVICE_MEMORY_LIMIT_0", "value": "1g"},
             {"name": "CUDA_DEVICE_MEMORY_LIMIT_11"},
         ]
@@ -178,3 +180,30 @@ def test_any_pod(world: Any, pod: Any, basis: Any, options: Options, treatment: 
     assert without_ours(after, pod) == without_ours(pod, pod)
     assert world.outcome_of(after, basis, options, treatment).operations == []
     assert world.outcome_of(world.defaulted(after), basis, options, treatment).operations == []
+
+
+@settings(max_examples=200, deadline=None)
+@given(pods, st.sampled_from([None, "nvidia", "kata"]), st.sampled_from(["audit", "enforce"]), st.booleans())
+def test_any_pod_before_the_guard(world: Any, pod: Any, runtime: str | None, mode: Any, default: bool) -> None:
+    pod["spec"]["runtimeClassName"] = runtime
+    options = Options(guard=mode, nvidia_is_default_runtime=default)
+    outcome = world.outcome_of(pod, Known(1, 1), options, "guard")
+    assert outcome.result in ("allowed", "patched", "denied"), outcome.message
+    if outcome.result == "denied":
+        assert mode == "enforce"
+        assert outcome.findings
+        return
+    after = world.admitted(pod, Known(1, 1), options, "guard")
+    assert without_devices(after) == without_devices(pod)
+    if mode == "audit":
+        assert after == pod
+    assert world.outcome_of(after, Known(1, 1), options, "guard").operations == []
+
+
+def without_devices(pod: Any) -> Any:
+    pod = copy.deepcopy(pod)
+    for array in ("initContainers", "containers"):
+        for container in pod["spec"].get(array) or ():
+            env = container.get("env") or ()
+            container["env"] = [variable for variable in env if variable["name"] != "NVIDIA_VISIBLE_DEVICES"]
+    return pod
