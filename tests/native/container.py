@@ -12,13 +12,15 @@ from pathlib import Path
 from tests.fakegpu.machine import Machine
 
 from isolator_core import names
-from isolator_core.region import Process, Region, extension, read_region
+from isolator_core.region import Kind, Process, Region, RegionError, extension, read_region
 
 ROOT = Path(__file__).parents[2]
 LIBRARY = ROOT / "native/hami-core/build/libvgpu.so"
 UID = "0c9e7a52-6d2f-4b7e-9a53-b7a35d0c1f11"
 NAME = "main"
 MIB = 1 << 20
+SLOTS = 64
+"""As many as any test here uses."""
 
 
 @dataclass(frozen=True)
@@ -68,13 +70,31 @@ class Container:
             os.close(directory)
 
     def region(self) -> Region:
-        """Its region, as the monitor reads it."""
-        with self._opened() as directory:
-            return read_region(directory)
+        """Its region, as the monitor reads it; again where a busy machine kept the reader waiting."""
+        for _ in range(10):
+            try:
+                with self._opened() as directory:
+                    return read_region(directory)
+            except RegionError as error:
+                if error.kind is not Kind.LOCKS:
+                    raise
+        raise AssertionError("the region's locks cannot be read in time")
 
     def slot(self, pid: int) -> Process | None:
         """What the region says of a process, or None if it is not attached."""
         return next((process for process in self.region().processes if process.host_pid == pid), None)
+
+    def lanes(self, device: int = 0) -> dict[int, int]:
+        """Bytes that each slot holds of a device, of the slots that hold any, whether or not their owners live."""
+        held = {}
+        with (self.region_folder / names.REGION_FILE).open("rb") as file:
+            content = file.read(extension.BYTES + extension.OFFSET)
+        block = extension.Block.from_buffer_copy(content, extension.OFFSET)
+        for slot in range(SLOTS):
+            lane = block.lanes[slot][device]
+            if value := lane.value[lane.settled & 1]:
+                held[slot] = int(value)
+        return held
 
     def total(self, device: int = 0) -> int:
         """Bytes charged to the container on a device: the word that enforcement goes by."""

@@ -1,0 +1,288 @@
+"""Ways to take and give back GPU memory, for a client: each knows objects by number and returns the driver's answer.
+
+An answer is the name of the result without its prefix. An object is noted under its number only if it was made.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from cuda.bindings import driver as d
+from tests.fakegpu.client import code, ok
+
+PTX = (
+    "// generated\n.version 8.0\n.target sm_75\n.address_size 64\n"
+    ".visible .global .align 4 .b8 table[{bytes}];\n.visible .entry first()\n{{ ret; }}\n"
+)
+
+objects: dict[int, Any] = {}
+contexts: dict[int, Any] = {}
+_DEVICE = d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+
+
+def start() -> str:
+    return code(d.cuInit(0))
+
+
+def _note(number: int, answer: tuple[Any, ...]) -> str:
+    if int(answer[0]) == 0:
+        objects[number] = answer[1] if len(answer) == 2 else answer[1:]
+    return code(answer)
+
+
+def _drop(number: int, answer: tuple[Any, ...]) -> str:
+    if int(answer[0]) == 0:
+        del objects[number]
+    return code(answer)
+
+
+# Contexts.
+
+
+def make_context(number: int, device: int) -> str:
+    answer = d.cuCtxCreate(None, 0, device)
+    if int(answer[0]) == 0:
+        contexts[number] = answer[1]
+    return code(answer)
+
+
+def retain_primary(number: int, device: int) -> str:
+    answer = d.cuDevicePrimaryCtxRetain(device)
+    if int(answer[0]) == 0:
+        contexts[number] = answer[1]
+    return code(answer)
+
+
+def release_primary(number: int, device: int) -> str:
+    del contexts[number]
+    return code(d.cuDevicePrimaryCtxRelease(device))
+
+
+def reset_primary(device: int) -> str:
+    return code(d.cuDevicePrimaryCtxReset(device))
+
+
+def end_context(number: int) -> str:
+    return code(d.cuCtxDestroy(contexts.pop(number)))
+
+
+def use(number: int) -> None:
+    """Make a context current in this thread."""
+    ok(d.cuCtxSetCurrent(contexts[number]))
+
+
+def info() -> tuple[int, int]:
+    """Free and total bytes of the current context's device."""
+    free, total = ok(d.cuMemGetInfo())
+    return free, total
+
+
+# In the current context.
+
+
+def take(number: int, size: int) -> str:
+    return _note(number, d.cuMemAlloc(size))
+
+
+def take_pitch(number: int, width: int, height: int) -> str:
+    answer = d.cuMemAllocPitch(width, height, 4)
+    return _note(number, answer[:2])
+
+
+def take_managed(number: int, size: int) -> str:
+    return _note(number, d.cuMemAllocManaged(size, 1))
+
+
+def touch(number: int) -> str:
+    return code(d.cuMemsetD8(objects[number], 1, 1))
+
+
+def free(number: int) -> str:
+    return _drop(number, d.cuMemFree(objects[number]))
+
+
+def take_array(number: int, width: int, height: int, depth: int, levels: int) -> str:
+    shape = d.CUDA_ARRAY3D_DESCRIPTOR()
+    shape.Width, shape.Height, shape.Depth, shape.NumChannels = width, height, depth, 2
+    shape.Format = d.CUarray_format.CU_AD_FORMAT_FLOAT
+    if levels:
+        return _note(number, d.cuMipmappedArrayCreate(shape, levels))
+    return _note(number, d.cuArray3DCreate(shape))
+
+
+def free_array(number: int) -> str:
+    array = objects[number]
+    destroy = d.cuMipmappedArrayDestroy if isinstance(array, d.CUmipmappedArray) else d.cuArrayDestroy
+    return _drop(number, destroy(array))
+
+
+def load(number: int, size: int) -> str:
+    return _note(number, d.cuModuleLoadData(PTX.format(bytes=size).encode() + bytes(1)))
+
+
+def launch(number: int) -> str:
+    function = ok(d.cuModuleGetFunction(objects[number], b"first"))
+    return code(d.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0))
+
+
+def unload(number: int) -> str:
+    return _drop(number, d.cuModuleUnload(objects[number]))
+
+
+# Stream-ordered, on the default stream.
+
+
+def make_pool(number: int, device: int, keep: bool) -> str:
+    props = d.CUmemPoolProps()
+    props.allocType = d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    props.location.type = _DEVICE
+    props.location.id = device
+    answer = d.cuMemPoolCreate(props)
+    if int(answer[0]) == 0 and keep:
+        all_of_it = d.cuuint64_t(1 << 40)
+        threshold = d.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+        ok(d.cuMemPoolSetAttribute(answer[1], threshold, all_of_it))
+    return _note(number, answer)
+
+
+def trim_pool(number: int) -> str:
+    return code(d.cuMemPoolTrimTo(objects[number], 0))
+
+
+def end_pool(number: int) -> str:
+    return _drop(number, d.cuMemPoolDestroy(objects[number]))
+
+
+def take_ordered(number: int, size: int) -> str:
+    return _note(number, d.cuMemAllocAsync(size, 0))
+
+
+def take_from(number: int, size: int, pool: int) -> str:
+    return _note(number, d.cuMemAllocFromPoolAsync(size, objects[pool], 0))
+
+
+def free_ordered(number: int) -> str:
+    return _drop(number, d.cuMemFreeAsync(objects[number], 0))
+
+
+def wait() -> str:
+    return code(d.cuCtxSynchronize())
+
+
+# Memory by handle.
+
+
+def _physical(device: int) -> Any:
+    prop = d.CUmemAllocationProp()
+    prop.type = d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    prop.location.type = _DEVICE
+    prop.location.id = device
+    return prop
+
+
+def create(number: int, size: int, device: int) -> str:
+    return _note(number, d.cuMemCreate(size, _physical(device), 0))
+
+
+def release(number: int) -> str:
+    return _drop(number, d.cuMemRelease(objects[number]))
+
+
+def map_handle(number: int, handle: int, size: int) -> str:
+    """Map a handle whole at an address of its own."""
+    address = ok(d.cuMemAddressReserve(size, 0, 0, 0))
+    answer = d.cuMemMap(address, size, 0, objects[handle], 0)
+    return _note(number, (*answer, (int(address), size)))
+
+
+def retain(number: int, mapping: int) -> str:
+    return _note(number, d.cuMemRetainAllocationHandle(objects[mapping][0]))
+
+
+def unmap(number: int) -> str:
+    return _drop(number, d.cuMemUnmap(*objects[number]))
+
+
+# Graphs.
+
+
+def make_graph(number: int, sizes: list[int], freed: bool) -> str:
+    """An executable graph that allocates these sizes and, within the graph, frees them."""
+    stream = ok(d.cuStreamCreate(1))
+    ok(d.cuStreamBeginCapture(stream, d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+    pointers = [ok(d.cuMemAllocAsync(size, stream)) for size in sizes]
+    if freed:
+        for pointer in pointers:
+            ok(d.cuMemFreeAsync(pointer, stream))
+    graph = ok(d.cuStreamEndCapture(stream))
+    return _note(number, (*d.cuGraphInstantiate(graph, 0), [] if freed else pointers, graph))
+
+
+def launch_graph(number: int) -> str:
+    """Launch it, and free what it leaves allocated."""
+    executable, left, _ = objects[number]
+    answer = code(d.cuGraphLaunch(executable, 0))
+    if answer == "SUCCESS":
+        for pointer in left:
+            ok(d.cuMemFreeAsync(pointer, 0))
+        ok(d.cuCtxSynchronize())
+    return answer
+
+
+def end_graph(number: int) -> str:
+    executable, _, graph = objects[number]
+    ok(d.cuGraphDestroy(graph))
+    return _drop(number, d.cuGraphExecDestroy(executable))
+
+
+def trim_graphs(device: int) -> str:
+    return code(d.cuDeviceGraphMemTrim(device))
+
+
+# Processes.
+
+
+def in_child(ask: Callable[[], str]) -> str:
+    """What a child of fork gets for a call."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writer, ask().encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with os.fdopen(reader, "rb") as answers:
+        return answers.read().decode()
+
+
+def child_takes() -> str:
+    return in_child(lambda: code(d.cuMemAlloc(1 << 20)))
+
+
+def leave_a_child() -> int:
+    """A child that sleeps on; its PID."""
+    child = os.fork()
+    if child == 0:
+        os.execvp("sleep", ["sleep", "600"])
+    return child
+
+
+def share_handle(number: int) -> str:
+    """Content of an IPC handle for a block, in hexadecimal."""
+    import ctypes
+
+    return ctypes.string_at(ok(d.cuIpcGetMemHandle(objects[number])).getPtr(), 64).hex()
+
+
+def open_handle(number: int, content: str) -> str:
+    import ctypes
+
+    handle = d.CUipcMemHandle()
+    ctypes.memmove(handle.getPtr(), bytes.fromhex(content), 64)
+    return _note(number, d.cuIpcOpenMemHandle(handle, 1))
+
+
+def close_handle(number: int) -> str:
+    return _drop(number, d.cuIpcCloseMemHandle(objects[number]))

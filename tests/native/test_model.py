@@ -1,0 +1,590 @@
+"""Random programs against two books: after every step the region must say what the fake driver's own books say.
+
+Hypothesis drives processes and threads through every kind of memory on two cards, and kills them. The fake driver is
+the model: a rule only keeps what it needs to name objects, and to say whether a refused request would have fitted.
+"""
+
+import itertools
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import hypothesis
+import pytest
+from hypothesis import HealthCheck, Phase, strategies
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from tests.fakegpu.machine import Card, make_machine
+from tests.native.client import Client, Server
+from tests.native.conftest import SECOND_CARD
+from tests.native.container import MIB, Container, make_container
+
+DEVICES = 2
+LIMIT = 4096 * MIB
+CONTEXT = 100 * MIB
+"""What a context costs on the fake card, and what the library expects of a card of compute capability 7.5."""
+PIECE = 2 * MIB
+PHASES = [Phase.generate]
+KNOWN = {"A", "B", "C"}
+"""Faults that the library still has and that are left out: managed memory that is not resident hides what modules and
+contexts take (A); a destroyed pool is charged with what was asked for of it, not with what it holds (B); modules that end
+with their context stay charged in part (C)."""
+THREADS = 3
+PROCESSES = 3
+
+T = TypeVar("T")
+SIZES = strategies.one_of(
+    strategies.integers(1, 4 * MIB),
+    strategies.integers(1, 64).map(lambda number: number * PIECE),
+    strategies.integers(1, 40).map(lambda number: number * 100 * MIB),
+)
+
+
+@dataclass(frozen=True)
+class Thing:
+    """Something that a process holds under a number."""
+
+    number: int
+    kind: str
+    device: int
+    context: int | None = None
+    """It ends with this context."""
+    size: int = 0
+    inside: int | None = None
+    """The pool of a block, the handle of a mapping."""
+
+
+@dataclass
+class Program:
+    """One process and what it holds."""
+
+    client: Client
+    contexts: dict[int, tuple[int, bool]] = field(default_factory=dict)
+    """Device, and whether it is a reference to the primary context, by number."""
+    things: dict[int, Thing] = field(default_factory=dict)
+    rounding: list[int] = field(default_factory=lambda: [0] * DEVICES)
+    """The most that the driver's units exceeded what was asked for, by device: the overhead may still contain it."""
+    unseen: list[int] = field(default_factory=lambda: [0] * DEVICES)
+    """Code that was loaded at a launch, by device."""
+
+    def on(self, device: int) -> int | None:
+        return next((number for number, (place, _) in self.contexts.items() if place == device), None)
+
+    def of(self, *kinds: str) -> list[Thing]:
+        return [thing for thing in self.things.values() if thing.kind in kinds]
+
+
+def whole_pieces(size: int) -> int:
+    return -(-size // PIECE) * PIECE
+
+
+class Books(RuleBasedStateMachine):
+    """The container and its programs."""
+
+    container: ClassVar[Container]
+    server: ClassVar[Server]
+    programs: list[Program]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.programs = []
+        self.orphans: list[int] = []
+        self.numbers = itertools.count(1)
+
+    # Choosing.
+
+    def pick(self, data: strategies.DataObject, options: list[T]) -> T | None:
+        return data.draw(strategies.sampled_from(options)) if options else None
+
+    def chosen(self, data: strategies.DataObject, *kinds: str) -> tuple[Program, Thing] | None:
+        found = [(program, thing) for program in self.programs for thing in program.of(*kinds)]
+        return self.pick(data, found)
+
+    def in_context(self, data: strategies.DataObject) -> tuple[Program, int, int, int] | None:
+        """A program, a thread of it, a context that is now current there, and its device."""
+        found = [(program, number) for program in self.programs for number in program.contexts]
+        one = self.pick(data, found)
+        if one is None:
+            return None
+        program, number = one
+        thread = data.draw(strategies.integers(0, THREADS - 1))
+        program.client.run(f"use({number})", thread)
+        return program, thread, number, program.contexts[number][0]
+
+    def anywhere(self, program: Program, thing: Thing) -> bool:
+        """Make a context of the thing's device current in thread 0, its own if it has one."""
+        number = thing.context if thing.context in program.contexts else program.on(thing.device)
+        if number is not None:
+            program.client.run(f"use({number})")
+        return number is not None
+
+    def must(self, program: Program, call: str, thread: int = 0) -> None:
+        answer = program.client.run(call, thread)
+        assert answer == "SUCCESS", f"{call}: {answer}"
+
+    def total(self, device: int) -> int:
+        return self.container.total(device)
+
+    def granted(self, answer: str, device: int, needed: int) -> bool:
+        """Whether memory was granted; a refusal must be right."""
+        if answer == "SUCCESS":
+            return True
+        assert answer == "OUT_OF_MEMORY", answer
+        assert self.total(device) + needed > LIMIT, f"{needed} bytes were refused with {self.total(device)} charged"
+        return False
+
+    # Programs.
+
+    @initialize()
+    def begin(self) -> None:
+        self.start_program()
+        self.make_context_in(self.programs[0], 0)
+
+    @precondition(lambda self: len(self.programs) < PROCESSES)
+    @rule()
+    def start_program(self) -> None:
+        program = Program(self.server.client())
+        self.must(program, "start()")
+        self.programs.append(program)
+
+    def forget(self, program: Program) -> None:
+        self.programs.remove(program)
+
+    @precondition(lambda self: len(self.programs) > 1)
+    @rule(data=strategies.data(), child=strategies.booleans())
+    def kill_program(self, data: strategies.DataObject, child: bool) -> None:
+        program = data.draw(strategies.sampled_from(self.programs))
+        if child:
+            self.orphans.append(program.client.run("leave_a_child()"))
+        program.client.kill()
+        self.forget(program)
+
+    @precondition(lambda self: len(self.programs) > 1)
+    @rule(data=strategies.data())
+    def execute_another(self, data: strategies.DataObject) -> None:
+        """The process lives on, and holds nothing."""
+        program = data.draw(strategies.sampled_from(self.programs))
+        program.client.execute("sleep", "600")
+        assert self.container.slot(program.client.pid) is None
+        self.orphans.append(program.client.pid)
+        program.client.close()
+        self.forget(program)
+
+    @rule(data=strategies.data())
+    def fork(self, data: strategies.DataObject) -> None:
+        program = data.draw(strategies.sampled_from(self.programs))
+        assert program.client.run("child_takes()") == "NOT_INITIALIZED"
+
+    # Contexts.
+
+    def make_context_in(self, program: Program, device: int, primary: bool = True) -> None:
+        number = next(self.numbers)
+        made = not (primary and any(place == device and first for place, first in program.contexts.values()))
+        call = "retain_primary" if primary else "make_context"
+        if self.granted(program.client.run(f"{call}({number}, {device})"), device, CONTEXT if made else 0):
+            program.contexts[number] = (device, primary)
+
+    @rule(data=strategies.data(), device=strategies.integers(0, DEVICES - 1), primary=strategies.booleans())
+    def make_context(self, data: strategies.DataObject, device: int, primary: bool) -> None:
+        self.make_context_in(data.draw(strategies.sampled_from(self.programs)), device, primary)
+
+    @rule(data=strategies.data())
+    def end_context(self, data: strategies.DataObject) -> None:
+        one = self.in_context(data)
+        if one is None:
+            return
+        program, _, number, device = one
+        if not program.contexts[number][1]:
+            self.must(program, f"end_context({number})")
+            del program.contexts[number]
+            self.context_ended(program, number)
+        else:
+            self.must(program, f"release_primary({number}, {device})")
+            del program.contexts[number]
+            if not any(place == device and primary for place, primary in program.contexts.values()):
+                self.primary_ended(program, device)
+
+    @rule(data=strategies.data(), device=strategies.integers(0, DEVICES - 1))
+    def reset_primary(self, data: strategies.DataObject, device: int) -> None:
+        program = data.draw(strategies.sampled_from(self.programs))
+        self.must(program, f"reset_primary({device})")
+        retained = [number for number, (place, primary) in program.contexts.items() if place == device and primary]
+        for number in retained:
+            del program.contexts[number]
+        if retained:
+            self.primary_ended(program, device)
+
+    def context_ended(self, program: Program, number: int) -> None:
+        if "C" in KNOWN:
+            for thing in program.of("module"):
+                program.rounding[thing.device] += 1 << 30
+        for thing in list(program.things.values()):
+            if thing.context == number:
+                del program.things[thing.number]
+
+    def primary_ended(self, program: Program, device: int) -> None:
+        """All references name one context, and the device's pools end with it."""
+        if "C" in KNOWN:
+            for thing in program.of("module"):
+                program.rounding[thing.device] += 1 << 30
+        primary, pooled = -1 - device, ("pool", "ordered", "pooled")
+        for thing in list(program.things.values()):
+            if thing.context == primary or (thing.kind in pooled and thing.device == device):
+                del program.things[thing.number]
+
+    def owner(self, program: Program, number: int) -> int:
+        device, primary = program.contexts[number]
+        return -1 - device if primary else number
+
+    # Memory that belongs to a context.
+
+    def keep(self, program: Program, **thing: Any) -> None:
+        made = Thing(**thing)
+        program.things[made.number] = made
+
+    @rule(data=strategies.data(), size=SIZES, kind=strategies.sampled_from(["take", "take_managed"]))
+    def take(self, data: strategies.DataObject, size: int, kind: str) -> None:
+        one = self.in_context(data)
+        if one is None:
+            return
+        program, thread, context, device = one
+        number = next(self.numbers)
+        if self.granted(program.client.run(f"{kind}({number}, {size})", thread), device, size):
+            owner = self.owner(program, context)
+            self.keep(program, number=number, kind=kind, device=device, context=owner, size=size)
+            if kind == "take_managed" and "A" in KNOWN:
+                self.must(program, f"touch({number})", thread)
+
+    @rule(data=strategies.data(), width=strategies.integers(1, 4 * MIB), height=strategies.integers(1, 600))
+    def take_pitch(self, data: strategies.DataObject, width: int, height: int) -> None:
+        one = self.in_context(data)
+        if one is None:
+            return
+        program, thread, context, device = one
+        number, size = next(self.numbers), -(-width // 512) * 512 * height
+        if self.granted(program.client.run(f"take_pitch({number}, {width}, {height})", thread), device, size):
+            owner = self.owner(program, context)
+            self.keep(program, number=number, kind="take", device=device, context=owner, size=size)
+
+    @rule(data=strategies.data())
+    def share(self, data: strategies.DataObject) -> None:
+        """What another process opens, as often as it likes, stays the exporter's."""
+        one = self.chosen(data, "take")
+        if one is None or not self.anywhere(*one):
+            return
+        exporter, thing = one
+        others = [program for program in self.programs if program is not exporter]
+        importer = self.pick(data, [program for program in others if program.on(thing.device) is not None])
+        if importer is None:
+            return
+        content = exporter.client.run(f"share_handle({thing.number})")
+        first, second = next(self.numbers), next(self.numbers)
+        importer.client.run(f"use({importer.on(thing.device)})")
+        for number in (first, second):
+            self.must(importer, f"open_handle({number}, {content!r})")
+        self.books_agree()
+        for number in (first, second):
+            importer.client.run(f"use({importer.on(thing.device)})")
+            self.must(importer, f"close_handle({number})")
+
+    @rule(data=strategies.data())
+    def touch_managed(self, data: strategies.DataObject) -> None:
+        one = self.chosen(data, "take_managed")
+        if one and self.anywhere(*one):
+            self.must(one[0], f"touch({one[1].number})")
+
+    @rule(data=strategies.data(), call=strategies.sampled_from(["free", "free_ordered"]))
+    def free(self, data: strategies.DataObject, call: str) -> None:
+        one = self.chosen(data, "take", "take_managed", "ordered", "pooled")
+        if one is None or not self.anywhere(*one):
+            return
+        program, thing = one
+        if thing.kind == "take_managed":
+            call = "free"
+        self.must(program, f"{call}({thing.number})")
+        del program.things[thing.number]
+
+    @rule(
+        data=strategies.data(),
+        shape=strategies.tuples(*[strategies.integers(0, 2000)] * 2, strategies.integers(0, 20)),
+        levels=strategies.integers(0, 3),
+    )
+    def take_array(self, data: strategies.DataObject, shape: tuple[int, int, int], levels: int) -> None:
+        one = self.in_context(data)
+        if one is None:
+            return
+        program, thread, context, device = one
+        number = next(self.numbers)
+        width, height, depth = shape[0] + 8, shape[1] + 8, shape[2] + 8 if shape[2] else 0
+        answer = program.client.run(f"take_array({number}, {width}, {height}, {depth}, {levels})", thread)
+        if self.granted(answer, device, 16 * width * height * max(depth, 1)):
+            owner = self.owner(program, context)
+            self.keep(program, number=number, kind="array", device=device, context=owner)
+
+    @rule(data=strategies.data())
+    def free_array(self, data: strategies.DataObject) -> None:
+        one = self.chosen(data, "array")
+        if one and self.anywhere(*one):
+            program, thing = one
+            self.must(program, f"free_array({thing.number})")
+            del program.things[thing.number]
+
+    @rule(data=strategies.data(), size=strategies.integers(1, 8 * MIB))
+    def load(self, data: strategies.DataObject, size: int) -> None:
+        one = self.in_context(data)
+        if one is None:
+            return
+        program, thread, context, device = one
+        number = next(self.numbers)
+        self.must(program, f"load({number}, {size})", thread)
+        owner = self.owner(program, context)
+        self.keep(program, number=number, kind="module", device=device, context=owner)
+
+    @rule(data=strategies.data())
+    def launch(self, data: strategies.DataObject) -> None:
+        one = self.chosen(data, "module")
+        if one and self.use_own(*one):
+            self.must(one[0], f"launch({one[1].number})")
+            one[0].unseen[one[1].device] += PIECE
+
+    @rule(data=strategies.data())
+    def unload(self, data: strategies.DataObject) -> None:
+        one = self.chosen(data, "module")
+        if one and self.use_own(*one):
+            program, thing = one
+            self.must(program, f"unload({thing.number})")
+            del program.things[thing.number]
+
+    def use_own(self, program: Program, thing: Thing) -> bool:
+        for number in program.contexts:
+            if self.owner(program, number) == thing.context:
+                program.client.run(f"use({number})")
+                return True
+        return False
+
+    # Stream-ordered memory.
+
+    @rule(data=strategies.data(), size=SIZES)
+    def take_ordered(self, data: strategies.DataObject, size: int) -> None:
+        one = self.in_context(data)
+        if one is None:
+            return
+        program, thread, _, device = one
+        number = next(self.numbers)
+        if self.granted(program.client.run(f"take_ordered({number}, {size})", thread), device, whole_pieces(size)):
+            self.keep(program, number=number, kind="ordered", device=device)
+
+    @rule(data=strategies.data(), device=strategies.integers(0, DEVICES - 1), keep=strategies.booleans())
+    def make_pool(self, data: strategies.DataObject, device: int, keep: bool) -> None:
+        program = data.draw(strategies.sampled_from(self.programs))
+        number = next(self.numbers)
+        self.must(program, f"make_pool({number}, {device}, {keep})")
+        self.keep(program, number=number, kind="pool", device=device)
+
+    @rule(data=strategies.data(), size=SIZES)
+    def take_from_pool(self, data: strategies.DataObject, size: int) -> None:
+        one = self.chosen(data, "pool")
+        if one is None or not self.anywhere(*one):
+            return
+        program, pool = one
+        number = next(self.numbers)
+        answer = program.client.run(f"take_from({number}, {size}, {pool.number})")
+        if self.granted(answer, pool.device, whole_pieces(size)):
+            self.keep(program, number=number, kind="pooled", device=pool.device, inside=pool.number)
+
+    @rule(data=strategies.data(), call=strategies.sampled_from(["trim_pool", "end_pool"]))
+    def end_or_trim_pool(self, data: strategies.DataObject, call: str) -> None:
+        one = self.chosen(data, "pool")
+        if one is None:
+            return
+        program, pool = one
+        if (
+            "B" in KNOWN
+            and call == "end_pool"
+            and any(thing.inside == pool.number for thing in program.things.values())
+        ):
+            return
+        self.must(program, f"{call}({pool.number})")
+        if call == "end_pool":
+            del program.things[pool.number]
+
+    @rule(data=strategies.data())
+    def wait(self, data: strategies.DataObject) -> None:
+        one = self.in_context(data)
+        if one:
+            self.must(one[0], "wait()", one[1])
+
+    # Memory by handle.
+
+    @rule(data=strategies.data(), device=strategies.integers(0, DEVICES - 1), pieces=strategies.integers(1, 600))
+    def create(self, data: strategies.DataObject, device: int, pieces: int) -> None:
+        program = data.draw(strategies.sampled_from(self.programs))
+        number, size = next(self.numbers), pieces * PIECE
+        if self.granted(program.client.run(f"create({number}, {size}, {device})"), device, size):
+            self.keep(program, number=number, kind="handle", device=device, size=size)
+
+    @rule(data=strategies.data())
+    def map_handle(self, data: strategies.DataObject) -> None:
+        one = self.chosen(data, "handle")
+        if one is None:
+            return
+        program, handle = one
+        number = next(self.numbers)
+        self.must(program, f"map_handle({number}, {handle.number}, {handle.size})")
+        self.keep(program, number=number, kind="mapping", device=handle.device, size=handle.size)
+
+    @rule(data=strategies.data())
+    def retain(self, data: strategies.DataObject) -> None:
+        one = self.chosen(data, "mapping")
+        if one is None:
+            return
+        program, mapping = one
+        number = next(self.numbers)
+        self.must(program, f"retain({number}, {mapping.number})")
+        self.keep(program, number=number, kind="handle", device=mapping.device, size=mapping.size)
+
+    @rule(data=strategies.data())
+    def release_or_unmap(self, data: strategies.DataObject) -> None:
+        one = self.chosen(data, "handle", "mapping")
+        if one is None:
+            return
+        program, thing = one
+        call = "release" if thing.kind == "handle" else "unmap"
+        self.must(program, f"{call}({thing.number})")
+        del program.things[thing.number]
+
+    # Graphs.
+
+    @rule(data=strategies.data(), sizes=strategies.lists(SIZES, min_size=1, max_size=3), freed=strategies.booleans())
+    def make_graph(self, data: strategies.DataObject, sizes: list[int], freed: bool) -> None:
+        one = self.in_context(data)
+        if one is None:
+            return
+        program, thread, context, device = one
+        number = next(self.numbers)
+        self.must(program, f"make_graph({number}, {sizes}, {freed})", thread)
+        size = sum(map(whole_pieces, sizes))
+        owner = self.owner(program, context)
+        self.keep(program, number=number, kind="graph", device=device, context=owner, size=size)
+
+    @rule(data=strategies.data())
+    def launch_graph(self, data: strategies.DataObject) -> None:
+        one = self.chosen(data, "graph")
+        if one and self.use_own(*one):
+            program, graph = one
+            self.granted(program.client.run(f"launch_graph({graph.number})"), graph.device, graph.size)
+
+    @rule(data=strategies.data())
+    def end_graph(self, data: strategies.DataObject) -> None:
+        one = self.chosen(data, "graph")
+        if one and self.use_own(*one):
+            program, graph = one
+            self.must(program, f"end_graph({graph.number})")
+            del program.things[graph.number]
+
+    @rule(data=strategies.data(), device=strategies.integers(0, DEVICES - 1))
+    def trim_graphs(self, data: strategies.DataObject, device: int) -> None:
+        program = data.draw(strategies.sampled_from(self.programs))
+        self.must(program, f"trim_graphs({device})")
+
+    # What must hold.
+
+    @invariant()
+    def books_agree(self) -> None:
+        for program in self.programs:
+            for device in range(DEVICES):
+                context = program.on(device)
+                if context is not None:
+                    self.queries_agree(program, context, device)
+        region = self.container.region()
+        for device in range(DEVICES):
+            theirs = {entry["host_pid"]: entry for entry in self.container.machine.books(device)["processes"]}
+            ours = {process.host_pid: process.memory[device] for process in region.processes if process.memory}
+            for program in self.programs:
+                pid = program.client.pid
+                self.compare(program, device, ours.get(pid), theirs.get(pid))
+            lanes = self.container.lanes(device)
+            assert self.total(device) == sum(lanes.values()), "the total is not the sum of the lanes"
+            assert self.total(device) - sum(use.context for use in ours.values()) <= LIMIT
+
+    def queries_agree(self, program: Program, context: int, device: int) -> None:
+        program.client.run(f"use({context})", THREADS)
+        free, total = program.client.run("info()", THREADS)
+        assert total == LIMIT
+        assert free == max(0, LIMIT - self.total(device))
+
+    def compare(self, program: Program, device: int, ours: Any, theirs: Any) -> None:
+        kinds = theirs["by_kind"] if theirs else {}
+        asked = theirs["requested_bytes"] if theirs else 0
+        managed = sum(thing.size for thing in program.of("take_managed") if thing.device == device)
+        buffers = asked + managed + sum(kinds.get(kind, 0) for kind in ("array", "pool", "graph", "virtual"))
+        overhead = kinds.get("context", 0) + kinds.get("module", 0)
+        rounding = kinds.get("linear", 0) - asked + kinds.get("managed", 0) - managed
+        program.rounding[device] = max(program.rounding[device], rounding)
+        held = ours.buffer if ours else 0
+        if program.contexts:
+            assert held == buffers, f"device {device}: charged {held}, the driver holds {buffers}: {kinds}"
+        else:
+            assert held >= buffers
+        total = ours.total if ours else 0
+        real = theirs["bytes"] if theirs else 0
+        slack = program.rounding[device] + program.unseen[device]
+        assert total + slack >= real, f"device {device}: charged {total}, the driver holds {real}"
+        context = ours.context if ours else 0
+        assert context <= overhead + program.rounding[device], f"device {device}: overhead {context} for {kinds}"
+
+    def teardown(self) -> None:
+        for program in self.programs:
+            program.client.kill()
+        for orphan in self.orphans:
+            os.kill(orphan, signal.SIGKILL)
+        self.programs = []
+
+
+@pytest.fixture(scope="module")
+def books() -> Iterator[type[Books]]:
+    """The machine with a container to run in: one for all examples, so each finds what the last one left."""
+    with tempfile.TemporaryDirectory() as directory:
+        folder = Path(directory)
+        machine = make_machine(folder, Card(), SECOND_CARD, cuda="13.0")
+        machine.nvidia_smi("-L")
+        Books.container = make_container(machine, folder / "vgpu", memory="4096m", devices="2")
+        Books.server = Server(Books.container.environment())
+        try:
+            yield Books
+        finally:
+            Books.server.close()
+
+
+def run(books: type[Books], examples: int, steps: int, *, same_each_time: bool) -> None:
+    run_state_machine_as_test(
+        books,
+        settings=hypothesis.settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            derandomize=same_each_time,
+            database=None,
+            phases=PHASES,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+def test_the_region_says_what_the_driver_holds(books: type[Books]) -> None:
+    run(books, 15, 50, same_each_time=True)
+
+
+@pytest.mark.slow
+def test_the_region_says_what_the_driver_holds_at_length(books: type[Books]) -> None:
+    run(books, 150, 60, same_each_time=False)
