@@ -36,9 +36,9 @@ CONTEXT = 100 * MIB
 PIECE = 2 * MIB
 PHASES = [Phase.generate]
 KNOWN = {"A", "B", "C"}
-"""Faults that the library still has and that are left out: managed memory that is not resident hides what modules and
-contexts take (A); a destroyed pool is charged with what was asked for of it, not with what it holds (B); modules that end
-with their context stay charged in part (C)."""
+"""Faults of the library that are left out. A: managed memory that is not resident hides what modules and contexts take;
+B: a destroyed pool is charged with what was asked of it, not with what it holds; C: modules that end with their context
+stay charged in part."""
 THREADS = 3
 PROCESSES = 3
 
