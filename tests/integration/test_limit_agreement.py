@@ -66,8 +66,9 @@ def in_python(request: str, kai: str | None, card: int) -> int:
     return limit or NONE
 
 
+# KAI takes a label from 1,048,576 up as bytes, so that nothing is scheduled on a card of a TiB: there is none to agree on.
 CARDS = st.one_of(
-    st.sampled_from([15360, 16384, 24564, 40960, 81559, 143771, 100, 199]), st.integers(100, 1 << 21)
+    st.sampled_from([15360, 16384, 24564, 40960, 81559, 143771, 100, 199]), st.integers(100, (1 << 20) - 1)
 ).map(lambda mib: mib * MIB)
 MEMORY = st.integers(0, 300_000).map(lambda mib: f"memory={mib}m")
 FRACTION = st.decimals(0, 1, places=4, allow_nan=False).map(lambda value: f"fraction={value:f}")
