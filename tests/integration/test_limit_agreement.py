@@ -66,13 +66,13 @@ def in_python(request: str, kai: str | None, card: int) -> int:
     return limit or NONE
 
 
-# KAI takes a label from 1,048,576 up as bytes, so that nothing is scheduled on a card of a TiB: there is none to agree on.
+# KAI takes a label from 1,048,576 up as bytes, so that nothing is scheduled on a card of a TiB: no limit to agree on.
 CARDS = st.one_of(
     st.sampled_from([15360, 16384, 24564, 40960, 81559, 143771, 100, 199]), st.integers(100, (1 << 20) - 1)
 ).map(lambda mib: mib * MIB)
 MEMORY = st.integers(0, 300_000).map(lambda mib: f"memory={mib}m")
 FRACTION = st.decimals(0, 1, places=4, allow_nan=False).map(lambda value: f"fraction={value:f}")
-SHARE = st.one_of(MEMORY, FRACTION, st.just("memory=none"), st.just("memory=1"))
+SHARE = st.one_of(MEMORY, FRACTION, st.just("memory=none"), st.just("memory=1"), st.just("fraction=.5"))
 REST = st.sampled_from(["", "at-most=3840m\n", "cores=30\n", "devices=2\n", "later=1\n", "at-most=0m\n", "memory=5m\n"])
 REQUESTS = st.builds(lambda share, rest: f"container=main\n{share}\n{rest}", SHARE, REST)
 KAI = st.one_of(
