@@ -20,6 +20,7 @@ import pytest
 from isolator_webhook.managed import keeper
 
 WAIT_SECONDS = 120
+NAMED = ["--secret-name", "a", "--lease-name", "a", "--service-name", "a", "--webhook-configurations", "a"]
 HOST = "isolator-webhook.gpu.svc"
 KEYS = "/api/v1/namespaces/gpu/secrets/certificate"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/gpu/leases/certificate"
@@ -302,6 +303,26 @@ def test_serving_goes_on_while_the_api_server_is_away(api: tuple[ApiServer, str]
         until(lambda: "leaf renewed" in replica.steps())
 
 
+def test_it_can_be_ended_while_it_waits_for_a_certificate(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("secret")
+    command = [
+        sys.executable, "-m", "isolator_webhook", "serve", "--tls", "managed", *NAMED, "--namespace", "gpu",
+        "--api-url", "http://127.0.0.1:1", "--api-token-file", str(token), "--listen-address", "127.0.0.1",
+        "--listen-port", "0", "--metrics-port", "0",
+    ]  # fmt: skip
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            for line in process.stderr:
+                if json.loads(line)["event"] == "no_certificate_yet":
+                    break
+            process.terminate()
+            assert process.wait(WAIT_SECONDS) == 0
+        finally:
+            process.kill()
+
+
 def test_a_bundle_that_someone_removed_is_put_back(api: tuple[ApiServer, str], tmp_path: Path) -> None:
     state, _ = api
     with replicas(api, tmp_path, 0.2, "one"):
@@ -309,9 +330,6 @@ def test_a_bundle_that_someone_removed_is_put_back(api: tuple[ApiServer, str], t
         with state.lock:
             state.objects[CONFIGURATION]["webhooks"][1]["clientConfig"].pop("caBundle")
         until(lambda: bundle_is_in_place(state))
-
-
-NAMED = ["--secret-name", "a", "--lease-name", "a", "--service-name", "a", "--webhook-configurations", "a"]
 
 
 @pytest.mark.parametrize(

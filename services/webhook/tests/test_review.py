@@ -151,6 +151,13 @@ def test_a_pod_that_cannot_be_read_is_refused(world: Any, pod: Any, word: str) -
     assert word in found["status"]["message"]
 
 
+@pytest.mark.parametrize("name", ["Main", "", "a" * 64, "a b", "main\nmemory=none"])
+def test_a_container_name_that_the_api_server_would_refuse(world: Any, name: str) -> None:
+    found = response(world.review_of(world.a_pod({"gpu-memory": "1"}, containers=[{"name": name}])))
+    assert (found["allowed"], found["status"]["code"]) == (False, 400)
+    assert "container is" in found["status"]["message"]
+
+
 def test_a_fault_of_ours_refuses_the_pod_and_leaves_a_trace(world: Any) -> None:
     async def broken(_spec: PodSpec) -> Known:
         raise RuntimeError("not foreseen")

@@ -322,6 +322,7 @@ def test_certificate_is_read_again(pair: Pair, tmp_path: Path) -> None:
         (["--listen-address", "192.0.2.1"], 1, ["cannot listen on 192.0.2.1"]),
         (["--vramd-deadline-ms", "0"], 2, ["--vramd-deadline-ms", "'0'"]),
         (["--vramd-key-file", "/x"], 2, ["--vramd-certificate-file", "--vramd-key-file"]),
+        (["--vramd-ca-file", "/no/such/file"], 2, ["/no/such/file"]),
         (["--metrics-port", "-1"], 2, ["--metrics-port", "'-1'"]),
     ],
 )

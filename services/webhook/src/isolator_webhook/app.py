@@ -70,18 +70,20 @@ class _Rejected(Exception):
 
 
 async def _body(receive: Receive, limit: int) -> bytes:
-    """The whole body; most arrive in one piece."""
-    body = b""
+    """The whole body."""
+    parts: list[bytes] = []
+    size = 0
     more = True
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise _Rejected(400, "gone", "the client is gone")
-        body += message.get("body", b"")
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
         more = message.get("more_body", False)
-        if len(body) > limit:
+        if size > limit:
             raise _Rejected(413, "too_large", f"the body is too large: accepted are {limit} bytes")
-    return body
+    return b"".join(parts)
 
 
 class Reviews:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import datetime
 import posixpath
+import signal
 import socket
 import sys
 import threading
@@ -198,8 +199,13 @@ class Review(DecisionSettings):
 
 
 def _serve(chosen: Serve) -> int:
+    # Until the server takes over, there is nothing to finish.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     metrics = Metrics()
     state = State()
+    tls = chosen.vramd_tls()
+    if tls is not None:
+        tls.credentials()
     certificate: FileCertificate | Keeper
     if chosen.tls == "managed":
         certificate = chosen.keeper(metrics.expiry.set)
@@ -208,7 +214,6 @@ def _serve(chosen: Serve) -> int:
 
     @contextlib.asynccontextmanager
     async def source() -> AsyncIterator[Source]:
-        tls = chosen.vramd_tls()
         async with Vramd(chosen.vramd_address, chosen.vramd_deadline_ms / 1000, tls) as vramd, certificate.followed():
             metrics.watch_basis(lambda: vramd.cluster, lambda: vramd.age)
             yield Source(vramd.ask, vramd.heard)
@@ -221,6 +226,8 @@ def _serve(chosen: Serve) -> int:
         running(metrics_module.serve(metrics, chosen.listen_address, chosen.metrics_port)) as metrics_server,
     ):
         _log.info("metrics_listening", port=metrics_server.server_address[1])
+        if isinstance(certificate, Keeper):
+            certificate.obtain()
         server.serve(api, state, listener, certificate.context, bounds)
     return 0
 

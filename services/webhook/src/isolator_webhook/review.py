@@ -5,6 +5,7 @@ import uuid
 import msgspec
 import structlog
 
+from isolator_core.request_file import RequestFileInvalid
 from isolator_webhook import ephemeral, guard, patch
 from isolator_webhook.basis import AskBasis, Basis, Known
 from isolator_webhook.decision import Deny, Share, Skip, decide
@@ -98,6 +99,9 @@ async def _admit(pod: Pod, ask: AskBasis, options: Options, treatment: Treatment
         built = patch.build(pod, decision, basis, options)
     except patch.Conflict as conflict:
         return Outcome("denied", "conflict", str(conflict))
+    except RequestFileInvalid as invalid:
+        # What the API server has yet to check, since admission comes before validation: a container's name.
+        return Outcome("denied", "malformed_pod", f"the pod is not valid: {invalid}", code=400)
     return Outcome(
         "patched",
         "exempt" if decision.exempt else "share",

@@ -5,6 +5,7 @@ import base64
 import contextlib
 import datetime
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 
@@ -70,8 +71,6 @@ class Keeper:
         _log.info("certificate", serial=f"{leaf.serial_number:x}", expires=leaf.not_valid_after_utc.isoformat())
 
     def _acknowledge(self) -> None:
-        if not self._leaf:
-            return
         lease = self.objects.read_lease()
         serial = authority.serial(self._leaf)
         key = SERIAL_PREFIX + self.pod
@@ -158,15 +157,23 @@ class Keeper:
                     _log.warning("certificate_api_failed", error=str(failed))
             except (ValueError, OSError) as error:
                 _log.error("certificate_unusable", error=str(error))
-            await asyncio.sleep(self.poll_seconds if self._leaf else min(self.poll_seconds, 1))
+            await asyncio.sleep(self.poll_seconds)
+
+    def obtain(self) -> None:
+        """Wait until there is a certificate. It blocks: nothing can be served before."""
+        while not self._leaf:
+            try:
+                self._load(self.turn())
+            except (ApiFailed, ValueError, OSError) as error:
+                _log.warning("no_certificate_yet", error=str(error))
+            if not self._leaf:
+                time.sleep(min(self.poll_seconds, 1))
 
     @contextlib.asynccontextmanager
     async def followed(self) -> AsyncIterator[None]:
-        """Keep the certificate for the length of a block, which begins once there is one."""
+        """Keep the certificate for the length of a block."""
         task = asyncio.create_task(self._turns())
         try:
-            while not self._leaf:
-                await asyncio.sleep(0.05)
             yield
         finally:
             task.cancel()
