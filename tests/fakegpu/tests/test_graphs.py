@@ -263,3 +263,39 @@ def test_a_child_graph_runs_as_part_of_its_parent(machine: Machine) -> None:
         process.run("ok(d.cuGraphDestroy(child)); ok(d.cuGraphLaunch(ok(d.cuGraphInstantiate(graph, 0)), stream))")
         process.run("ok(d.cuMemcpyDtoH(out, p, 16))")
         assert process.run("out[0]") == 6
+
+
+def test_edges_are_read_and_removed(machine: Machine) -> None:
+    with machine.user() as process:
+        process.run(PREPARE)
+        process.run(
+            "graph = ok(d.cuGraphCreate(0))\n"
+            "a, b, c = (ok(d.cuGraphAddEmptyNode(graph, None, 0)) for _ in range(3))\n"
+            "ok(d.cuGraphAddDependencies(graph, [a, a], [b, c], None, 2))\n"
+            "def edges():\n"
+            "    first, last, _, count = ok(d.cuGraphGetEdges(graph, 10))\n"
+            "    names = {int(a): 'a', int(b): 'b', int(c): 'c'}\n"
+            "    return sorted(names[int(x)] + names[int(y)] for x, y in zip(first[:count], last[:count]))\n"
+        )
+        assert process.run("edges()") == ["ab", "ac"]
+        assert process.run("ok(d.cuGraphNodeGetDependentNodes(a, 10))[2]") == 2
+        process.run("ok(d.cuGraphRemoveDependencies(graph, [a], [b], None, 1))")
+        assert process.run("edges()") == ["ac"]
+        assert process.run("code(d.cuGraphRemoveDependencies(graph, [a], [b], None, 1))") == "INVALID_VALUE"
+
+
+def test_what_was_instantiated_is_updated_from_a_graph_of_its_shape(machine: Machine) -> None:
+    with machine.user() as process:
+        process.run(PREPARE)
+        process.run("p, out = ok(d.cuMemAlloc(16)), bytearray(16)")
+        process.run(
+            "def capture(*values):\n"
+            f"    ok(d.cuStreamBeginCapture(stream, {MODE}GLOBAL))\n"
+            "    for value in values: ok(d.cuMemsetD8Async(p, value, 16, stream))\n"
+            "    return ok(d.cuStreamEndCapture(stream))\n"
+            "exec_ = ok(d.cuGraphInstantiate(capture(1), 0))\n"
+        )
+        assert process.run("code(d.cuGraphExecUpdate(exec_, capture(9)))") == "SUCCESS"
+        process.run("ok(d.cuGraphLaunch(exec_, stream)); ok(d.cuMemcpyDtoH(out, p, 16))")
+        assert process.run("out[0]") == 9
+        assert process.run("code(d.cuGraphExecUpdate(exec_, capture(1, 2)))") == "GRAPH_EXEC_UPDATE_FAILURE"

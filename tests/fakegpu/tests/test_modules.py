@@ -130,3 +130,15 @@ def test_linked_ptx_can_be_loaded(machine: Machine) -> None:
             "image, size = ok(d.cuLinkComplete(link)); module = ok(d.cuModuleLoadData(image))\n"
         )
         assert process.run("ok(d.cuModuleGetFunctionCount(module))") == 2
+
+
+def test_occupancy_and_the_best_block(machine: Machine) -> None:
+    with machine.user() as process:
+        process.run(LOAD)
+        process.run("f = ok(d.cuModuleGetFunction(module, b'first'))")
+        assert process.run("ok(d.cuOccupancyMaxActiveBlocksPerMultiprocessor(f, 128, 0))") == 8
+        assert process.run("ok(d.cuOccupancyMaxActiveBlocksPerMultiprocessor(f, 128, 32768))") == 2
+        assert process.run("ok(d.cuOccupancyMaxPotentialBlockSize(f, 0, 0, 0))") == [40, 1024]
+        assert process.run("ok(d.cuFuncIsLoaded(f)).value") == 0
+        process.run("ok(d.cuFuncLoad(f))")
+        assert process.run("ok(d.cuFuncIsLoaded(f)).value") == 1

@@ -1,5 +1,6 @@
 #include "clock.h"
 
+#include "message.h"
 #include "timeline_file.h"
 
 #include <linux/futex.h>
@@ -108,11 +109,25 @@ static void advance(void) {
     }
 }
 
+/* More threads than can take part: one that does not waits for the others to let time pass. */
+static void watch(uint64_t wake_ns) {
+    message("more than %d threads sleep by the model's clock", CLOCK_PARTICIPANTS);
+    while (atomic_load(&model->now_ns) < wake_ns) {
+        struct timespec pause = {.tv_nsec = 1000000};
+        nanosleep(&pause, NULL);
+    }
+}
+
 static void sleep_in_model(uint64_t wake_ns) {
     enum { LOOK_FOR_THE_DEAD_NS = 20000000 };
     enter();
     bool guest = joined == 0;
     int place = guest ? take_place() : joined - 1;
+    if (place < 0) {
+        leave();
+        watch(wake_ns);
+        return;
+    }
     struct clock_participant *self = &model->participant[place];
     self->wake_ns = wake_ns;
     self->state = CLOCK_SLEEPING;

@@ -155,6 +155,10 @@ int timeline_place(struct timeline *timeline, int device_index) {
         }
     }
     leave(timeline, device_index);
+    if (place < 0) {
+        message("more than %d processes use the timeline of a device: this one's kernels take no time",
+                TIMELINE_PROCESSES);
+    }
     return place;
 }
 

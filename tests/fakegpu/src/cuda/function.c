@@ -9,7 +9,7 @@ CUresult function_get(CUfunction handle, struct CUctx_st *context, CUfunction *f
     return object_is(handle, OBJECT_FUNCTION) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-static CUresult function_enter_as(const char *call, CUfunction *function, const void *out) {
+CUresult function_enter_as(const char *call, CUfunction *function, const void *out) {
     struct CUctx_st *context = NULL;
     CUresult result = driver_enter_as(call, SAFE);
     if (result != CUDA_SUCCESS) {
@@ -74,7 +74,7 @@ CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkerne
 }
 
 CUresult cuFuncSetCacheConfig(CUfunction function, CUfunc_cache config) {
-    CUresult result = function_enter_as(__func__, &function, "");
+    CUresult result = function_enter(&function, "");
     if (result != CUDA_SUCCESS) {
         return result;
     }
@@ -82,7 +82,7 @@ CUresult cuFuncSetCacheConfig(CUfunction function, CUfunc_cache config) {
 }
 
 CUresult cuFuncGetModule(CUmodule *module, CUfunction function) {
-    CUresult result = function_enter_as(__func__, &function, module);
+    CUresult result = function_enter(&function, module);
     if (result != CUDA_SUCCESS) {
         return result;
     }
@@ -91,7 +91,7 @@ CUresult cuFuncGetModule(CUmodule *module, CUfunction function) {
 }
 
 CUresult cuFuncGetName(const char **name, CUfunction function) {
-    CUresult result = function_enter_as(__func__, &function, name);
+    CUresult result = function_enter(&function, name);
     if (result != CUDA_SUCCESS) {
         return result;
     }
@@ -100,12 +100,12 @@ CUresult cuFuncGetName(const char **name, CUfunction function) {
 }
 
 CUresult cuFuncLoad(CUfunction function) {
-    CUresult result = function_enter_as(__func__, &function, "");
+    CUresult result = function_enter(&function, "");
     return result != CUDA_SUCCESS ? result : driver_leave(module_load_code(function->module));
 }
 
 CUresult cuFuncSetBlockShape(CUfunction function, int x, int y, int z) {
-    CUresult result = function_enter_as(__func__, &function, "");
+    CUresult result = function_enter(&function, "");
     if (result != CUDA_SUCCESS) {
         return result;
     }
@@ -119,7 +119,7 @@ CUresult cuFuncSetBlockShape(CUfunction function, int x, int y, int z) {
 }
 
 CUresult cuFuncSetSharedSize(CUfunction function, unsigned int bytes) {
-    CUresult result = function_enter_as(__func__, &function, "");
+    CUresult result = function_enter(&function, "");
     if (result != CUDA_SUCCESS) {
         return result;
     }
@@ -127,26 +127,25 @@ CUresult cuFuncSetSharedSize(CUfunction function, unsigned int bytes) {
     return driver_leave(CUDA_SUCCESS);
 }
 
-/* As many blocks as threads and the limit of 16 allow. */
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction function, int block_threads,
-                                                     size_t shared_bytes) {
-    enum { THREADS = 1024, BLOCKS = 16, SHARED = 65536 };
-    CUresult result = function_enter_as(__func__, &function, blocks);
+CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice dev) {
+    (void)dev;
+    return cuFuncSetCacheConfig((CUfunction)kernel, config);
+}
+
+CUresult cuFuncSetSharedMemConfig(CUfunction function, CUsharedconfig config) {
+    CUresult result = function_enter(&function, "");
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (block_threads <= 0) {
-        return driver_leave(CUDA_ERROR_INVALID_VALUE);
-    }
-    int by_threads = THREADS / block_threads;
-    int by_shared = shared_bytes == 0 ? BLOCKS : (int)(SHARED / shared_bytes);
-    int most = by_threads < by_shared ? by_threads : by_shared;
-    *blocks = most < BLOCKS ? most : BLOCKS;
-    return driver_leave(CUDA_SUCCESS);
+    bool good = config <= CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE;
+    return driver_leave(good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, CUfunction function, int block_threads,
-                                                              size_t shared_bytes, unsigned int flags) {
-    return flags > 1 ? CUDA_ERROR_INVALID_VALUE
-                     : cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, block_threads, shared_bytes);
+CUresult cuFuncIsLoaded(CUfunctionLoadingState *state, CUfunction function) {
+    CUresult result = function_enter(&function, state);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    *state = function->module->loaded ? CU_FUNCTION_LOADING_STATE_LOADED : CU_FUNCTION_LOADING_STATE_UNLOADED;
+    return driver_leave(CUDA_SUCCESS);
 }

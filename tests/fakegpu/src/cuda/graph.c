@@ -18,7 +18,7 @@ unsigned long long graph_new_mark(void) {
     return ++last;
 }
 
-static bool comes_after(CUgraphNode node, CUgraphNode other) {
+bool graph_comes_after(CUgraphNode node, CUgraphNode other) {
     for (size_t i = 0; i < node->depends_count; i++) {
         if (node->depends_on[i] == other) {
             return true;
@@ -170,7 +170,7 @@ CUresult graph_clone(CUgraph graph, CUgraph *clone) {
         }
         size_t position = 0;
         for (CUgraphNode other = graph->first; other != NULL; other = other->next, position++) {
-            if (comes_after(node, other)) {
+            if (graph_comes_after(node, other)) {
                 made[index]->depends_on[made[index]->depends_count++] = made[position];
             }
         }
@@ -228,34 +228,4 @@ CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count) {
 CUresult cuGraphGetRootNodes(CUgraph graph, CUgraphNode *nodes, size_t *count) {
     CUresult result = driver_enter();
     return result != CUDA_SUCCESS ? result : driver_leave(list_nodes(graph, nodes, count, true));
-}
-
-static CUresult add_edges(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count) {
-    if (!object_is(graph, OBJECT_GRAPH) || (count > 0 && (from == NULL || to == NULL))) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    for (size_t i = 0; i < count; i++) {
-        if (!graph_owns(graph, from[i]) || !graph_owns(graph, to[i]) || from[i] == to[i] ||
-            comes_after(to[i], from[i])) {
-            return CUDA_ERROR_INVALID_VALUE;
-        }
-        CUgraphNode *grown = realloc(to[i]->depends_on, (to[i]->depends_count + 1) * sizeof *grown);
-        if (grown == NULL) {
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        }
-        grown[to[i]->depends_count++] = from[i];
-        to[i]->depends_on = grown;
-    }
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count) {
-    CUresult result = driver_enter();
-    return result != CUDA_SUCCESS ? result : driver_leave(add_edges(graph, from, to, count));
-}
-
-CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
-                                   const CUgraphEdgeData *edges, size_t count) {
-    (void)edges;
-    return cuGraphAddDependencies(graph, from, to, count);
 }

@@ -37,6 +37,9 @@ void graph_destroy(CUgraph graph);
 void graph_remove_node(CUgraphNode node);
 bool graph_owns(CUgraph graph, CUgraphNode node);
 
+/* Whether there is an edge from the other to the node. */
+bool graph_comes_after(CUgraphNode node, CUgraphNode other);
+
 /* A mark that no node has yet. */
 unsigned long long graph_new_mark(void);
 

@@ -259,3 +259,58 @@ CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node,
                                            const CUDA_KERNEL_NODE_PARAMS_v2 *kernel) {
     return set_kernel_as(__func__, exec, node, kernel, sizeof *kernel);
 }
+
+/* Takes over what a graph of the same shape does now. Memory nodes keep their addresses, so they do not take part. */
+static CUgraphExecUpdateResult update(CUgraphExec exec, CUgraph graph, CUgraphNode *wrong) {
+    size_t count = 0;
+    count_work(graph, &count);
+    *wrong = NULL;
+    CUgraphExec fresh = count == exec->count ? object_new(OBJECT_GRAPH_EXEC, sizeof *fresh, NULL, NULL) : NULL;
+    if (fresh == NULL) {
+        return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+    }
+    fresh->work = calloc(count + 1, sizeof *fresh->work);
+    fresh->origin = calloc(count + 1, sizeof(CUgraphNode));
+    CUgraphExecUpdateResult result = fresh->work != NULL && fresh->origin != NULL && append(fresh, graph)
+                                         ? CU_GRAPH_EXEC_UPDATE_SUCCESS
+                                         : CU_GRAPH_EXEC_UPDATE_ERROR;
+    for (size_t i = 0; i < count && result == CU_GRAPH_EXEC_UPDATE_SUCCESS; i++) {
+        CUgraphNodeType type = fresh->work[i].type;
+        bool memory = type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || type == CU_GRAPH_NODE_TYPE_MEM_FREE;
+        if (type != exec->work[i].type || memory) {
+            *wrong = fresh->origin[i];
+            result = memory ? CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED : CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
+        }
+    }
+    if (result == CU_GRAPH_EXEC_UPDATE_SUCCESS) {
+        memcpy(exec->work, fresh->work, count * sizeof *exec->work);
+    }
+    destroy(fresh);
+    return result;
+}
+
+static CUresult update_as(const char *call, CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResult *out,
+                          CUgraphNode *wrong) {
+    CUresult result = driver_enter_as(call, SAFE);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (!object_is(exec, OBJECT_GRAPH_EXEC) || !object_is(graph, OBJECT_GRAPH)) {
+        return driver_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    *out = update(exec, graph, wrong);
+    bool good = *out == CU_GRAPH_EXEC_UPDATE_SUCCESS;
+    return driver_leave(good ? CUDA_SUCCESS : CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+}
+
+CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *wrong, CUgraphExecUpdateResult *out) {
+    CUgraphNode node;
+    CUgraphExecUpdateResult found;
+    return update_as(__func__, exec, graph, out != NULL ? out : &found, wrong != NULL ? wrong : &node);
+}
+
+CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info) {
+    CUgraphExecUpdateResultInfo own, *out = info != NULL ? info : &own;
+    out->errorFromNode = NULL;
+    return update_as(__func__, exec, graph, &out->result, &out->errorNode);
+}

@@ -183,29 +183,6 @@ CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType *type) {
     return driver_leave(CUDA_SUCCESS);
 }
 
-CUresult cuGraphNodeGetDependencies(CUgraphNode node, CUgraphNode *dependencies, size_t *count) {
-    CUresult result = driver_enter();
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    if (!object_is(node, OBJECT_GRAPH_NODE) || count == NULL) {
-        return driver_leave(CUDA_ERROR_INVALID_VALUE);
-    }
-    for (size_t i = 0; dependencies != NULL && i < *count; i++) {
-        dependencies[i] = i < node->depends_count ? node->depends_on[i] : NULL;
-    }
-    *count = dependencies == NULL || node->depends_count < *count ? node->depends_count : *count;
-    return driver_leave(CUDA_SUCCESS);
-}
-
-CUresult cuGraphNodeGetDependencies_v2(CUgraphNode node, CUgraphNode *dependencies, CUgraphEdgeData *edges,
-                                       size_t *count) {
-    if (edges != NULL && count != NULL) {
-        memset(edges, 0, *count * sizeof *edges);
-    }
-    return cuGraphNodeGetDependencies(node, dependencies, count);
-}
-
 static CUresult read_as(const char *call, CUgraphNode node, CUgraphNodeType type, void *out, const void *from,
                         size_t bytes) {
     CUresult result = driver_enter_as(call, SAFE);
@@ -245,4 +222,24 @@ CUresult cuGraphMemsetNodeGetParams(CUgraphNode node, CUDA_MEMSET_NODE_PARAMS_v1
 
 CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *graph) {
     return read_as(__func__, node, CU_GRAPH_NODE_TYPE_GRAPH, graph, &node->params.graph.graph, sizeof *graph);
+}
+
+static CUresult set_kernel_as(const char *call, CUgraphNode node, const void *kernel, size_t bytes) {
+    CUresult result = driver_enter_as(call, SAFE);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (!object_is(node, OBJECT_GRAPH_NODE) || kernel == NULL || node->params.type != CU_GRAPH_NODE_TYPE_KERNEL) {
+        return driver_leave(CUDA_ERROR_INVALID_VALUE);
+    }
+    memcpy(&node->params.kernel, kernel, bytes);
+    return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuGraphKernelNodeSetParams(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1 *kernel) {
+    return set_kernel_as(__func__, node, kernel, sizeof *kernel);
+}
+
+CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v2 *kernel) {
+    return set_kernel_as(__func__, node, kernel, sizeof *kernel);
 }

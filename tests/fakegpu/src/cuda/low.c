@@ -156,3 +156,31 @@ CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *shape
                                     shape->Format, shape->NumChannels, shape->Flags};
     return cuArray3DCreate_v2(array, &wide);
 }
+
+CUresult cuArrayGetDescriptor(CUDA_ARRAY_DESCRIPTOR_v1 *shape, CUarray array) {
+    CUDA_ARRAY_DESCRIPTOR wide;
+    CUresult result = shape == NULL ? CUDA_ERROR_INVALID_VALUE : cuArrayGetDescriptor_v2(&wide, array);
+    if (result == CUDA_SUCCESS) {
+        *shape = (CUDA_ARRAY_DESCRIPTOR_v1){clamp(wide.Width), clamp(wide.Height), wide.Format, wide.NumChannels};
+    }
+    return result;
+}
+
+CUresult cuArray3DGetDescriptor(CUDA_ARRAY3D_DESCRIPTOR_v1 *shape, CUarray array) {
+    CUDA_ARRAY3D_DESCRIPTOR wide;
+    CUresult result = shape == NULL ? CUDA_ERROR_INVALID_VALUE : cuArray3DGetDescriptor_v2(&wide, array);
+    if (result == CUDA_SUCCESS) {
+        *shape = (CUDA_ARRAY3D_DESCRIPTOR_v1){clamp(wide.Width), clamp(wide.Height), clamp(wide.Depth),
+                                              wide.Format,       wide.NumChannels,   wide.Flags};
+    }
+    return result;
+}
+
+CUresult cuLinkCreate(unsigned int count, CUjit_option *options, void **values, CUlinkState *link) {
+    return cuLinkCreate_v2(count, options, values, link);
+}
+
+CUresult cuLinkAddData(CUlinkState link, CUjitInputType type, void *data, size_t bytes, const char *name,
+                       unsigned int count, CUjit_option *options, void **values) {
+    return cuLinkAddData_v2(link, type, data, bytes, name, count, options, values);
+}

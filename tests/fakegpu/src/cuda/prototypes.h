@@ -234,10 +234,9 @@ CUresult cuFuncGetName(const char **name, CUfunction function);
 CUresult cuFuncLoad(CUfunction function);
 CUresult cuFuncSetBlockShape(CUfunction function, int x, int y, int z);
 CUresult cuFuncSetSharedSize(CUfunction function, unsigned int bytes);
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction function, int block_threads,
-                                                     size_t shared_bytes);
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, CUfunction function, int block_threads,
-                                                              size_t shared_bytes, unsigned int flags);
+CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice dev);
+CUresult cuFuncSetSharedMemConfig(CUfunction function, CUsharedconfig config);
+CUresult cuFuncIsLoaded(CUfunctionLoadingState *state, CUfunction function);
 
 /* graph.c */
 CUresult cuGraphCreate(CUgraph *graph, unsigned int flags);
@@ -245,9 +244,22 @@ CUresult cuGraphDestroy(CUgraph graph);
 CUresult cuGraphClone(CUgraph *clone, CUgraph graph);
 CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count);
 CUresult cuGraphGetRootNodes(CUgraph graph, CUgraphNode *nodes, size_t *count);
+
+/* graph_edges.c */
 CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count);
 CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
                                    const CUgraphEdgeData *edges, size_t count);
+CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count);
+CUresult cuGraphRemoveDependencies_v2(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
+                                      const CUgraphEdgeData *edges, size_t count);
+CUresult cuGraphGetEdges(CUgraph graph, CUgraphNode *from, CUgraphNode *to, size_t *count);
+CUresult cuGraphGetEdges_v2(CUgraph graph, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *edges, size_t *count);
+CUresult cuGraphNodeGetDependencies(CUgraphNode node, CUgraphNode *dependencies, size_t *count);
+CUresult cuGraphNodeGetDependencies_v2(CUgraphNode node, CUgraphNode *dependencies, CUgraphEdgeData *edges,
+                                       size_t *count);
+CUresult cuGraphNodeGetDependentNodes(CUgraphNode node, CUgraphNode *dependents, size_t *count);
+CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode node, CUgraphNode *dependents, CUgraphEdgeData *edges,
+                                         size_t *count);
 
 /* graph_exec.c */
 CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t log_bytes);
@@ -265,6 +277,8 @@ CUresult cuGraphExecGetFlags(CUgraphExec exec, cuuint64_t *flags);
 CUresult cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1 *kernel);
 CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node,
                                            const CUDA_KERNEL_NODE_PARAMS_v2 *kernel);
+CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *wrong, CUgraphExecUpdateResult *out);
+CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info);
 
 /* graph_memory.c */
 CUresult cuDeviceGraphMemTrim(CUdevice dev);
@@ -301,9 +315,6 @@ CUresult cuGraphAddNode_v3(CUgraphNode *node, CUgraph graph, const CUgraphNode *
                            const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *params);
 CUresult cuGraphDestroyNode(CUgraphNode node);
 CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType *type);
-CUresult cuGraphNodeGetDependencies(CUgraphNode node, CUgraphNode *dependencies, size_t *count);
-CUresult cuGraphNodeGetDependencies_v2(CUgraphNode node, CUgraphNode *dependencies, CUgraphEdgeData *edges,
-                                       size_t *count);
 CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *out);
 CUresult cuGraphMemFreeNodeGetParams(CUgraphNode node, CUdeviceptr *out);
 CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v2 *out);
@@ -311,6 +322,8 @@ CUresult cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v1
 CUresult cuGraphMemcpyNodeGetParams(CUgraphNode node, CUDA_MEMCPY3D *out);
 CUresult cuGraphMemsetNodeGetParams(CUgraphNode node, CUDA_MEMSET_NODE_PARAMS_v1 *out);
 CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *graph);
+CUresult cuGraphKernelNodeSetParams(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1 *kernel);
+CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v2 *kernel);
 
 /* green.c */
 CUresult cuDeviceGetDevResource(CUdevice dev, CUdevResource *resource, CUdevResourceType type);
@@ -413,6 +426,11 @@ CUresult cuMemsetD16(CUdeviceptr_v1 to, unsigned short value, unsigned int count
 CUresult cuMemsetD32(CUdeviceptr_v1 to, unsigned int value, unsigned int count);
 CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *shape);
 CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *shape);
+CUresult cuArrayGetDescriptor(CUDA_ARRAY_DESCRIPTOR_v1 *shape, CUarray array);
+CUresult cuArray3DGetDescriptor(CUDA_ARRAY3D_DESCRIPTOR_v1 *shape, CUarray array);
+CUresult cuLinkCreate(unsigned int count, CUjit_option *options, void **values, CUlinkState *link);
+CUresult cuLinkAddData(CUlinkState link, CUjitInputType type, void *data, size_t bytes, const char *name,
+                       unsigned int count, CUjit_option *options, void **values);
 
 /* managed.c */
 CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned int flags);
@@ -462,6 +480,19 @@ CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t offset,
 CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle handle, CUdevice dev, size_t offset, CUdeviceptr address,
                                 size_t bytes, unsigned long long flags);
 CUresult cuMulticastUnbind(CUmemGenericAllocationHandle handle, CUdevice dev, size_t offset, size_t bytes);
+
+/* occupancy.c */
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction function, int block_threads,
+                                                     size_t shared_bytes);
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, CUfunction function, int block_threads,
+                                                              size_t shared_bytes, unsigned int flags);
+CUresult cuOccupancyMaxPotentialBlockSize(int *least_grid, int *block_threads, CUfunction function,
+                                          CUoccupancyB2DSize shared_of, size_t shared_bytes, int limit);
+CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *least_grid, int *block_threads, CUfunction function,
+                                                   CUoccupancyB2DSize shared_of, size_t shared_bytes, int limit,
+                                                   unsigned int flags);
+CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *shared_bytes, CUfunction function, int blocks,
+                                                 int block_threads);
 
 /* peers.c */
 CUresult cuDeviceCanAccessPeer(int *can, CUdevice from, CUdevice to);
