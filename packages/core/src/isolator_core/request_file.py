@@ -46,7 +46,7 @@ class RequestFile:
 @functools.lru_cache(maxsize=1024)
 def build(request: RequestFile) -> str:
     """Text of the file. Raises RequestFileInvalid for what `parse` would not read back to the same content."""
-    lines = [f"container={request.container}"]
+    lines = [f"container={_container(request.container)}"]
     if request.exempt:
         lines.append("memory=none")
     if request.memory_mib is not None:
@@ -99,6 +99,12 @@ def _mib(key: str, text: str) -> int:
     return _integer(key, text.removesuffix("m"), 1, MOST_MIB)
 
 
+def _container(text: str) -> str:
+    if _CONTAINER.fullmatch(text) is None:
+        raise RequestFileInvalid(f"container is {text!r}: accepted is a container's name")
+    return text
+
+
 def _fraction(text: str) -> str:
     match = _DECIMAL.fullmatch(text)
     if match is not None:
@@ -119,8 +125,6 @@ def parse(text: str) -> RequestFile:
     container = values.pop("container", None)
     if container is None:
         raise RequestFileInvalid("container is missing: accepted is the container's name")
-    if _CONTAINER.fullmatch(container) is None:
-        raise RequestFileInvalid(f"container is {container!r}: accepted is a container's name")
     memory = values.pop("memory", None)
     fraction = values.pop("fraction", None)
     if (memory is None) == (fraction is None):
@@ -131,7 +135,7 @@ def parse(text: str) -> RequestFile:
     cores = values.pop("cores", None)
     priority = values.pop("priority", None)
     return RequestFile(
-        container=container,
+        container=_container(container),
         memory_mib=None if memory is None or exempt else _mib("memory", memory),
         fraction=None if fraction is None else _fraction(fraction),
         exempt=exempt,
