@@ -9,12 +9,12 @@ RELEASE_MACHINES := x86_64 aarch64
 release: $(RELEASE_MACHINES:%=$(RELEASE)/%/libvgpu.so)
 
 # A make of its own per machine, which knows what has changed. Without the compiler's library: memcpy is libc's, and what is linked in
-# carries the mark for shadow stacks.
+# carries the mark for shadow stacks. Nothing is left out: the loader's name, which makes a program of it, is not referred to.
 $(RELEASE)/%/libvgpu.so: release-compiler
-	@$(MAKE) -s --no-print-directory CC='$(ZIG) cc -target $*-linux-gnu.$(RELEASE_GLIBC)' ARCH=$* CFLAGS='-O2 -g0' LDFLAGS=-rtlib=none \
+	@$(MAKE) -s --no-print-directory CC='$(ZIG) cc -target $*-linux-gnu.$(RELEASE_GLIBC)' ARCH=$* CFLAGS='-O2 -g0' LDFLAGS='-rtlib=none -Wl,--no-gc-sections' \
 		BUILD=$(BUILD)/release-objects/$*
 	@mkdir -p $(@D)
-	@cmp -s $(BUILD)/release-objects/$*/libvgpu.so $@ || install -m 0644 $(BUILD)/release-objects/$*/libvgpu.so $@
+	@cmp -s $(BUILD)/release-objects/$*/libvgpu.so $@ || install -m 0755 $(BUILD)/release-objects/$*/libvgpu.so $@
 
 release-compiler:
 	@$(ZIG) version >/dev/null || { echo 'zig is missing: run this as ./dev run make -C native/hami-core release' >&2; exit 1; }

@@ -53,6 +53,7 @@ def put_library(root: Path, machine: str) -> None:
     """What the webhook mounts into a container."""
     (root / "usr/local").mkdir(parents=True, exist_ok=True)
     write_managed(root / "usr/local/vgpu", builds.release(machine))
+    (root / "usr/local/vgpu/libvgpu.so").chmod(0o755)
     (root / "etc").mkdir(exist_ok=True)
     (root / "etc/ld.so.preload").write_text("/usr/local/vgpu/libvgpu.so\n")
 

@@ -25,12 +25,21 @@ static int is_self(struct dl_phdr_info *object, size_t bytes, void *data)
     return 0;
 }
 
+static const char *executed_as;
+
+void own_file_executed_as(const char *path)
+{
+    executed_as = path;
+}
+
 bool own_file(char *path, size_t bytes)
 {
     struct found found = {NULL};
     size_t length = 0;
 
     dl_iterate_phdr(is_self, &found);
+    if (found.name && !found.name[0])
+        found.name = executed_as;
     if (!found.name || !found.name[0])
         return false;
     if (found.name[0] != '/') {

@@ -12,4 +12,7 @@ bool own_directory(char *directory, size_t bytes);
 /* The same with the file's name. */
 bool own_file(char *path, size_t bytes);
 
+/* The path of the library's file where it is the program itself, which has no name for the loader. */
+void own_file_executed_as(const char *path);
+
 #endif
