@@ -30,6 +30,9 @@ BASE = "localhost/kai-resource-isolator-base:bookworm"
 BASE_PYTHON = "3.11"
 """Python of Debian 12, which the base made here is."""
 
+HELM_TEST = ("/opt/isolator/bin/python", "-c", "import json, ssl, urllib.request")
+"""What the chart's test pod needs of an image."""
+
 UNNEEDED = (
     "usr/share/doc",
     "usr/share/man",
@@ -181,6 +184,7 @@ def check(service: str, tool: str, image: str) -> str:
         container = _read("buildah", "from", image).strip()
         try:
             _run("buildah", "run", "--isolation=chroot", container, "--", program, "--help")
+            _run("buildah", "run", "--isolation=chroot", container, "--", *HELM_TEST)
             user = _read("buildah", "run", "--isolation=chroot", container, "--", "id", "-u").strip()
             where = Path(_read("buildah", "mount", container).strip())
             size = sum(path.lstat().st_size for path in where.rglob("*"))
@@ -188,6 +192,7 @@ def check(service: str, tool: str, image: str) -> str:
             _run("buildah", "rm", container)
     else:
         _run(tool, "run", "--rm", image, "--help")
+        _run(tool, "run", "--rm", "--entrypoint", HELM_TEST[0], image, *HELM_TEST[1:])
         user = _read(tool, "run", "--rm", "--entrypoint", "id", image, "-u").strip()
         size = int(_read(tool, "image", "inspect", "--format", "{{.Size}}", image))
     return f"{image}: user {user}, {size / 1e6:.0f} MB"

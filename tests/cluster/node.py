@@ -77,6 +77,7 @@ class _Pod:
     network: Network
     restarts: int = 0
     not_before: float = 0
+    ends_by: float = 0
     reported: Object = field(default_factory=dict)
 
 
@@ -226,9 +227,18 @@ class Node:
         network.ip("-n", where.namespace, "address", "add", f"{where.address}/24", "dev", "eth0")
         network.ip("-n", where.namespace, "route", "add", "default", "via", f"{POD_NETWORK}.1")
 
+    def _let_end(self, pod: _Pod) -> None:
+        """SIGTERM at first, the end once every container has ended or its time is over; other pods go on meanwhile."""
+        if not pod.ends_by:
+            pod.ends_by = time.monotonic() + pod.stored["spec"].get("terminationGracePeriodSeconds", 30)
+            for container in pod.running.containers.values():
+                container.main.terminate()
+        if time.monotonic() > pod.ends_by or not any(c.main.running for c in pod.running.containers.values()):
+            self._end(pod)
+            self.cluster.delete(pod.stored)
+
     def _end(self, pod: _Pod) -> None:
-        grace = pod.stored["spec"].get("terminationGracePeriodSeconds", 30)
-        self.kubelet.stop(pod.running, grace)
+        self.kubelet.stop(pod.running)
         self._pods.pop(pod.stored["metadata"]["uid"], None)
         network.ip("netns", "delete", pod.network.namespace)
         shutil.rmtree(self._directory(pod.stored), ignore_errors=True)
@@ -236,8 +246,7 @@ class Node:
     def _keep(self, pod: _Pod, manifest: Object) -> None:
         pod.stored = manifest
         if "deletionTimestamp" in manifest["metadata"]:
-            self._end(pod)
-            self.cluster.delete(manifest)
+            self._let_end(pod)
             return
         self._localized(manifest)
         ended = {name: c.main.wait() for name, c in pod.running.containers.items() if not c.main.running}
