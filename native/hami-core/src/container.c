@@ -25,6 +25,7 @@ static struct limit_files files;
 static uint64_t own_limit = LIMIT_NONE;
 static struct card cards[REGION_DEVICES];
 static uint64_t limits[REGION_DEVICES];
+static uint64_t cores = 100;
 static uint64_t limits_read_at, refused_said_at;
 static bool said_invalid;
 static char directory[PATH_BYTES], library[PATH_BYTES];
@@ -94,6 +95,7 @@ static void store_limit(unsigned device, uint64_t limit)
 
 static void compute_limits(void)
 {
+    __atomic_store_n(&cores, files.request.cores, __ATOMIC_RELAXED);
     for (unsigned device = 0; device < REGION_DEVICES; device++)
         if (device_is_visible(device))
             store_limit(device, limit_on_card(&files, cards[device]));
@@ -144,6 +146,12 @@ uint64_t container_limit(unsigned device)
         lock_drop(&process->starting);
     }
     return __atomic_load_n(&limits[device], __ATOMIC_RELAXED);
+}
+
+uint64_t container_cores(unsigned device)
+{
+    return container.managed ? __atomic_load_n(&cores, __ATOMIC_RELAXED)
+                             : __atomic_load_n(&container.region.file->hami.sm_limit[device], __ATOMIC_RELAXED);
 }
 
 /* HAMi: whoever makes the region writes the environment's limits into it. */
@@ -309,13 +317,19 @@ CUresult container_start(void)
     return result;
 }
 
-uint32_t container_host_pid(void)
+uint32_t container_host_pid_of(unsigned slot)
 {
     /* PROC_PID_INIT_INO: the inode of the first PID namespace, fixed in the kernel's interface. */
     const uint64_t first_pid_namespace = 0xeffffffc;
-    if (container.self.pid_namespace == first_pid_namespace)
-        return container.self.pid;
-    return __atomic_load_n(&container.region.file->extension.slots[process->slot].host_pid, __ATOMIC_RELAXED);
+    const struct extension_slot *process_slot = &container.region.file->extension.slots[slot];
+    if (process_slot->pid_namespace == first_pid_namespace)
+        return process_slot->pid;
+    return __atomic_load_n(&process_slot->host_pid, __ATOMIC_RELAXED);
+}
+
+uint32_t container_host_pid(void)
+{
+    return container_host_pid_of(process->slot);
 }
 
 void container_mark_estimated(void)

@@ -26,6 +26,7 @@ struct process {
     unsigned slot;
     struct lock lanes[REGION_DEVICES];
     struct holdings holdings;
+    struct compute *compute; /* NULL before the first launch */
 };
 
 struct container {
@@ -59,6 +60,12 @@ void container_refresh(void);
 /* This process's PID as the node counts PIDs, 0 where it is not known: in the first PID namespace its own, else what a monitor
  * wrote into its slot. */
 uint32_t container_host_pid(void);
+
+/* The same of the process in a slot. */
+uint32_t container_host_pid_of(unsigned slot);
+
+/* Percent of a device that the container may use, by its limits as they were read last; 100 and more is all of it. */
+uint64_t container_cores(unsigned device);
 
 /* Says in the region that this process's overhead is an estimate. */
 void container_mark_estimated(void);

@@ -15,6 +15,7 @@ typedef struct CUctx_st *CUcontext;
 typedef struct CUevent_st *CUevent;
 typedef struct CUfunc_st *CUfunction;
 typedef struct CUgraphEdgeData_st CUgraphEdgeData;
+typedef struct CUgraphNodeParams_st CUgraphNodeParams;
 typedef struct CUlaunchAttribute_st CUlaunchAttribute;
 typedef struct CUgreenCtx_st *CUgreenCtx;
 typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
@@ -41,6 +42,7 @@ typedef enum cudaError_enum {
     CUDA_ERROR_INVALID_VALUE = 1,
     CUDA_ERROR_OUT_OF_MEMORY = 2,
     CUDA_ERROR_STUB_LIBRARY = 34,
+    CUDA_ERROR_NOT_READY = 600,
     CUDA_ERROR_NOT_PERMITTED = 800,
     CUDA_ERROR_NOT_SUPPORTED = 801
 } CUresult;
@@ -123,7 +125,8 @@ typedef struct CUDA_MEM_ALLOC_NODE_PARAMS_v1_st {
 } CUDA_MEM_ALLOC_NODE_PARAMS;
 
 typedef enum CUstreamCaptureStatus_enum {
-    CU_STREAM_CAPTURE_STATUS_NONE = 0
+    CU_STREAM_CAPTURE_STATUS_NONE = 0,
+    CU_STREAM_CAPTURE_STATUS_INVALIDATED = 2
 } CUstreamCaptureStatus;
 
 typedef enum CUstreamCaptureMode_enum {
@@ -155,6 +158,10 @@ typedef struct CUDA_LAUNCH_PARAMS_st {
     CUstream hStream;
     void **kernelParams;
 } CUDA_LAUNCH_PARAMS;
+
+typedef unsigned int CUgraphRecaptureStatus;
+typedef CUresult (*CUgraphRecaptureCallback)(void *data, CUgraphNode node, const CUgraphNodeParams *originalParams,
+                                             const CUgraphNodeParams *recaptureParams, CUgraphRecaptureStatus status);
 
 typedef enum CUarray_format_enum {
     CU_AD_FORMAT_UNSIGNED_INT8 = 0x01,

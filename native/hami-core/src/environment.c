@@ -83,6 +83,16 @@ bool environment_own_limit(uint64_t *bytes, char *reason)
     return reading != SIZE_INVALID;
 }
 
+enum cores_policy environment_cores_policy(void)
+{
+    const char *value = getenv("GPU_CORE_UTILIZATION_POLICY");
+    if (value && (strcmp(value, "FORCE") == 0 || strcmp(value, "force") == 0))
+        return CORES_ALWAYS;
+    if (value && (strcmp(value, "DISABLE") == 0 || strcmp(value, "disable") == 0))
+        return CORES_NEVER;
+    return CORES_BY_MONITOR;
+}
+
 int environment_priority(void)
 {
     const char *value = non_empty("CUDA_TASK_PRIORITY");

@@ -16,6 +16,10 @@ bool environment_cores(unsigned device, uint64_t *percent, char *reason);
 /* ISOLATOR_MEMORY_LIMIT, by which a process of a managed container lowers its own limit. False as above. */
 bool environment_own_limit(uint64_t *bytes, char *reason);
 
+/* GPU_CORE_UTILIZATION_POLICY: whether a compute cap holds. HAMi: any other word, or none, leaves it to the monitor. */
+enum cores_policy { CORES_BY_MONITOR, CORES_ALWAYS, CORES_NEVER };
+enum cores_policy environment_cores_policy(void);
+
 /* CUDA_TASK_PRIORITY, 1 if not set. */
 int environment_priority(void);
 

@@ -24,38 +24,41 @@ struct cost *costs_make(struct costs *costs, uint64_t key)
         __atomic_store_n(&found->ns, 0, __ATOMIC_RELAXED);
         __atomic_store_n(&found->begun, 0, __ATOMIC_RELAXED);
         __atomic_store_n(&found->countdown, 0, __ATOMIC_RELAXED);
-        found->seen = 0;
+        __atomic_store_n(&found->interval, 0, __ATOMIC_RELAXED);
+        __atomic_store_n(&found->unpaid, 0, __ATOMIC_RELAXED);
+        __atomic_store_n(&found->seen, 0, __ATOMIC_RELAXED);
         __atomic_store_n(&found->key, key, __ATOMIC_RELEASE);
     }
     lock_drop(&costs->lock);
     return found;
 }
 
-static uint64_t mean_of_the_near(const struct cost *cost)
+static uint64_t mean_of_the_near(const uint64_t *samples, unsigned count)
 {
-    unsigned count = cost->seen < COST_SAMPLES ? cost->seen : COST_SAMPLES;
     uint64_t least = UINT64_MAX, sum = 0, near = 0;
     for (unsigned i = 0; i < count; i++)
-        least = cost->samples[i] < least ? cost->samples[i] : least;
+        least = samples[i] < least ? samples[i] : least;
     for (unsigned i = 0; i < count; i++) {
-        if (cost->samples[i] <= least * NEAR_PERCENT / 100) {
-            sum += cost->samples[i];
+        if (samples[i] <= least * NEAR_PERCENT / 100) {
+            sum += samples[i];
             near++;
         }
     }
     return sum / near;
 }
 
-static uint32_t launches_until_next(const struct cost *cost)
+static uint32_t launches_until_next(uint32_t seen, uint64_t ns)
 {
-    uint64_t launches = TIMED_EVERY_NS / cost->ns;
-    return cost->seen < FIRST_SAMPLES ? 0 : launches < MOST_LAUNCHES ? (uint32_t)launches : MOST_LAUNCHES;
+    uint64_t launches = TIMED_EVERY_NS / ns;
+    return seen < FIRST_SAMPLES ? 0 : launches < MOST_LAUNCHES ? (uint32_t)launches : MOST_LAUNCHES;
 }
 
 void cost_learn(struct cost *cost, uint64_t ns)
 {
-    cost->samples[cost->seen % COST_SAMPLES] = ns ? ns : 1;
-    cost->seen++;
-    __atomic_store_n(&cost->ns, mean_of_the_near(cost), __ATOMIC_RELAXED);
-    __atomic_store_n(&cost->countdown, launches_until_next(cost), __ATOMIC_RELAXED);
+    uint32_t seen = __atomic_load_n(&cost->seen, __ATOMIC_RELAXED);
+    cost->samples[seen++ % COST_SAMPLES] = ns ? ns : 1;
+    __atomic_store_n(&cost->seen, seen, __ATOMIC_RELAXED);
+    uint64_t mean = mean_of_the_near(cost->samples, seen > 0 && seen < COST_SAMPLES ? seen : COST_SAMPLES);
+    __atomic_store_n(&cost->ns, mean, __ATOMIC_RELAXED);
+    __atomic_store_n(&cost->interval, launches_until_next(seen, mean), __ATOMIC_RELAXED);
 }

@@ -14,6 +14,8 @@ struct cost {
     uint64_t ns;        /* 0: not known yet */
     uint64_t begun;     /* when the launch began that is being timed, CLOCK_MONOTONIC, 0 = none is */
     uint32_t countdown; /* launches until the next one is timed */
+    uint32_t interval;  /* from one to the next */
+    uint32_t unpaid;    /* launches made while it was not known */
     uint32_t seen;      /* samples so far */
     uint64_t samples[COST_SAMPLES];
 };
@@ -53,9 +55,20 @@ static inline struct cost *costs_find(struct costs *costs, uint64_t key)
 static inline bool cost_is_due(struct cost *cost)
 {
     uint32_t left = __atomic_load_n(&cost->countdown, __ATOMIC_RELAXED);
-    if (left > 0)
-        __atomic_store_n(&cost->countdown, left - 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&cost->countdown, left > 0 ? left - 1 : __atomic_load_n(&cost->interval, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
     return left == 0;
+}
+
+/* Takes the right to time a launch from now on: one at a time. */
+static inline bool cost_time(struct cost *cost, uint64_t now)
+{
+    uint64_t none = 0;
+    return __atomic_compare_exchange_n(&cost->begun, &none, now, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+}
+
+static inline void cost_timed(struct cost *cost)
+{
+    __atomic_store_n(&cost->begun, 0, __ATOMIC_RELEASE);
 }
 
 /* A launch took so many nanoseconds, by the time on the card between its beginning and its end. Whatever else had the card meanwhile is

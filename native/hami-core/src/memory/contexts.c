@@ -1,6 +1,7 @@
 /* Contexts cost memory, and what was allocated in one ends with it. */
 #include "contexts.h"
 
+#include "../compute/turn.h"
 #include "../container.h"
 #include "../devices.h"
 #include "../driver.h"
@@ -135,6 +136,7 @@ CUresult cuCtxDetach(CUcontext ctx)
     CUresult result = container_enter();
     if (result != CUDA_SUCCESS)
         return result;
+    turn_contexts_end();
     result = cuda.cuCtxDetach(ctx);
     if (result == CUDA_SUCCESS && records_refer(contexts(), (uintptr_t)ctx, -1, &record) && record.owner == 0)
         gone(ctx, record.device);
@@ -149,6 +151,7 @@ static CUresult destroy(CUcontext context, CUresult (*ask)(CUcontext))
     if (result != CUDA_SUCCESS)
         return result;
     bool known = records_take(contexts(), (uintptr_t)context, &record);
+    turn_contexts_end();
     result = ask(context);
     if (known && result == CUDA_SUCCESS)
         gone(context, record.device);
@@ -258,6 +261,7 @@ static CUresult end_primary(CUdevice device, CUresult (*ask)(CUdevice))
     CUresult result = container_enter();
     if (result != CUDA_SUCCESS)
         return result;
+    turn_contexts_end();
     result = ask(device);
     if (result == CUDA_SUCCESS)
         primary_may_be_gone(device);
@@ -308,6 +312,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx hCtx)
     if (result != CUDA_SUCCESS)
         return result;
     bool known = records_take(contexts(), (uintptr_t)hCtx, &record);
+    turn_contexts_end();
     result = cuda.cuGreenCtxDestroy(hCtx);
     if (known && result == CUDA_SUCCESS)
         primary_may_be_gone((CUdevice)record.bytes);

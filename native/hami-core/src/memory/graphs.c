@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "../compute/turn.h"
 #include "../container.h"
 #include "../devices.h"
 #include "../driver.h"
@@ -225,12 +226,16 @@ static CUresult launch(CUgraphExec exec, CUstream stream, CUresult (*ask)(CUgrap
 
 CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream)
 {
-    return launch(hGraphExec, hStream, cuda.cuGraphLaunch);
+    struct turn turn;
+    CUresult result = turn_take(&turn, cost_key((uintptr_t)hGraphExec, 0, 0), hStream, false);
+    return result == CUDA_SUCCESS ? turn_end(&turn, launch(hGraphExec, hStream, cuda.cuGraphLaunch)) : result;
 }
 
 CUresult cuGraphLaunch_ptsz(CUgraphExec hGraphExec, CUstream hStream)
 {
-    return launch(hGraphExec, hStream, cuda.cuGraphLaunch_ptsz);
+    struct turn turn;
+    CUresult result = turn_take(&turn, cost_key((uintptr_t)hGraphExec, 0, 0), hStream, true);
+    return result == CUDA_SUCCESS ? turn_end(&turn, launch(hGraphExec, hStream, cuda.cuGraphLaunch_ptsz)) : result;
 }
 
 CUresult cuGraphUpload(CUgraphExec hGraphExec, CUstream hStream)

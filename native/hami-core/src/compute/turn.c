@@ -1,0 +1,266 @@
+#define _GNU_SOURCE
+#include "turn.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+
+#include "../clock.h"
+#include "../devices.h"
+#include "../environment.h"
+#include "../memory/contexts.h"
+#include "bucket.h"
+#include "captures.h"
+#include "trim.h"
+#include "utilization.h"
+
+#define MILLISECOND UINT64_C(1000000)
+
+/* A blocked launch sleeps at least that long, so that short kernels come in handfuls, and not much longer than that without looking
+ * whether the cap has changed. */
+static const uint64_t LEAST_SLEEP = MILLISECOND, MOST_SLEEP = 100 * MILLISECOND;
+
+/* The limits are looked at again after that, with a cap and without. */
+static const uint64_t LOOK_PAUSE = 250 * MILLISECOND, LOOK_PAUSE_UNCAPPED = NANOSECONDS_A_SECOND;
+
+static const uint64_t TRIM_PAUSE = NANOSECONDS_A_SECOND;
+
+/* How long a launch waits for the first of its kind to be timed. That one may itself wait for what this thread launches next. */
+static const uint64_t FIRST_OF_ITS_KIND = NANOSECONDS_A_SECOND;
+
+/* HAMi's monitor blocks by a negative recent_kernel and looks every 5 s. */
+static const uint64_t BLOCKED_PAUSE = 10 * MILLISECOND;
+
+enum { HAMI_RECENT = 2, BLOCKED_PART = 20 };
+
+__thread unsigned turn_quiet;
+
+static struct compute *get_compute(void)
+{
+    struct compute *mine = __atomic_load_n(&process->compute, __ATOMIC_ACQUIRE), *expected = NULL;
+    int saved = errno;
+    if (mine)
+        return mine;
+    mine = mmap(NULL, sizeof(*mine), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    errno = saved;
+    if (mine == MAP_FAILED)
+        return NULL;
+    if (__atomic_compare_exchange_n(&process->compute, &expected, mine, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        return mine;
+    munmap(mine, sizeof(*mine));
+    return expected;
+}
+
+static struct hami_region *hami(void)
+{
+    return &container.region.file->hami;
+}
+
+static struct compute_bucket *bucket_of(unsigned device)
+{
+    return &container.region.file->extension.devices[device].compute;
+}
+
+/* HAMi's environment and its monitor decide whether a cap holds only where HAMi set it. */
+static bool caps_hold(void)
+{
+    if (container.managed)
+        return true;
+    enum cores_policy policy = environment_cores_policy();
+    return policy == CORES_ALWAYS || (policy == CORES_BY_MONITOR && __atomic_load_n(&hami()->utilization_switch, __ATOMIC_RELAXED) != 0);
+}
+
+static void read_caps(struct compute *compute)
+{
+    bool hold = caps_hold(), capped = false;
+    unsigned visible = 0, last = DEVICE_NONE;
+    for (unsigned device = 0; device < REGION_DEVICES; device++) {
+        if (!device_is_visible(device))
+            continue;
+        uint64_t percent = container_cores(device);
+        uint32_t cap = hold && percent >= 1 && percent < 100 ? (uint32_t)percent : 0;
+        __atomic_store_n(&compute->caps[device], cap, __ATOMIC_RELAXED);
+        capped |= cap != 0;
+        last = device;
+        visible++;
+    }
+    compute->only = visible == 1 ? last : DEVICE_NONE;
+    __atomic_store_n(&compute->capped, capped, __ATOMIC_RELEASE);
+}
+
+/* Prices go up when the card is busier than the cap, and down when it is less busy although launches had to wait. */
+static void trim(unsigned device, unsigned percent, uint64_t now)
+{
+    struct compute_bucket *bucket = bucket_of(device);
+    uint64_t trimmed_at = __atomic_load_n(&bucket->trimmed_at, __ATOMIC_RELAXED), seen = bucket->sample_seen;
+    unsigned busy;
+    if ((now - trimmed_at < TRIM_PAUSE && now >= trimmed_at) ||
+        !__atomic_compare_exchange_n(&bucket->trimmed_at, &trimmed_at, now, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        return;
+    uint64_t throttled = __atomic_load_n(&container.region.file->extension.devices[device].throttled, __ATOMIC_RELAXED);
+    bool waited = (throttled - bucket->throttled_at_trim) * BLOCKED_PART >= now - trimmed_at;
+    bucket->throttled_at_trim = throttled;
+    if (!utilization_of_container(device, &seen, &busy))
+        return;
+    bucket->sample_seen = seen;
+    if (waited || busy > percent)
+        __atomic_store_n(&bucket->factor, trim_factor(bucket->factor, busy, percent), __ATOMIC_RELAXED);
+}
+
+static void look(struct compute *compute, uint64_t now)
+{
+    uint64_t pause = compute->capped ? LOOK_PAUSE : LOOK_PAUSE_UNCAPPED, looked_at = __atomic_load_n(&compute->looked_at, __ATOMIC_RELAXED);
+    if ((looked_at && now - looked_at < pause) || !lock_try(&compute->looking))
+        return;
+    __atomic_store_n(&compute->looked_at, now, __ATOMIC_RELAXED);
+    if (looked_at)
+        container_refresh();
+    read_caps(compute);
+    for (unsigned device = 0; device < REGION_DEVICES; device++)
+        if (compute->caps[device])
+            trim(device, compute->caps[device], clock_now());
+    lock_drop(&compute->looking);
+}
+
+/* What HAMi's monitor reads: that this container launches, and when it last did. */
+static void publish(void)
+{
+    uint64_t now = clock_unix_seconds();
+    if (__atomic_load_n(&hami()->last_kernel_time, __ATOMIC_RELAXED) != now)
+        __atomic_store_n(&hami()->last_kernel_time, now, __ATOMIC_RELAXED);
+    int32_t recent = __atomic_load_n(&hami()->recent_kernel, __ATOMIC_RELAXED);
+    while (recent >= 0 && recent != HAMI_RECENT &&
+           !__atomic_compare_exchange_n(&hami()->recent_kernel, &recent, HAMI_RECENT, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
+}
+
+static void count_throttled(unsigned device, uint64_t ns)
+{
+    struct extension *extension = &container.region.file->extension;
+    __atomic_fetch_add(&extension->devices[device].throttled, ns, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&extension->slots[process->slot].throttled, ns, __ATOMIC_RELAXED);
+}
+
+/* HAMi's monitor stops a container of low priority while one of a higher is at work. */
+static void wait_for_priority(void)
+{
+    while (!container.managed && environment_cores_policy() != CORES_NEVER && __atomic_load_n(&hami()->recent_kernel, __ATOMIC_RELAXED) < 0)
+        clock_sleep(BLOCKED_PAUSE);
+}
+
+void turn_look(void)
+{
+    static __thread uint64_t looked_at;
+    struct compute *compute = get_compute();
+    uint64_t now = clock_coarse();
+    /* A thread that launches rarely looks each time. */
+    turn_quiet = now - looked_at < 50 * MILLISECOND ? QUIET_LAUNCHES - 1 : 0;
+    looked_at = now;
+    if (compute)
+        look(compute, now);
+    wait_for_priority();
+    publish();
+}
+
+static void pay_for_unpaid(struct cost *cost, unsigned device)
+{
+    uint32_t launches = __atomic_exchange_n(&cost->unpaid, 0, __ATOMIC_RELAXED);
+    if (launches)
+        bucket_pay(bucket_of(device), bucket_price(bucket_of(device), cost->ns) * launches);
+}
+
+static void collect(struct compute *compute)
+{
+    meters_collect(&compute->meters, pay_for_unpaid);
+}
+
+static uint64_t sleep_throttled(unsigned device, uint64_t now, uint64_t ns)
+{
+    clock_sleep(ns);
+    uint64_t woken = clock_now();
+    count_throttled(device, woken - now);
+    return woken;
+}
+
+static void wait_for_budget(struct compute *compute, unsigned device)
+{
+    struct compute_bucket *bucket = bucket_of(device);
+    uint64_t now = clock_now();
+    for (;;) {
+        uint32_t cap = __atomic_load_n(&compute->caps[device], __ATOMIC_RELAXED);
+        collect(compute);
+        if (cap == 0)
+            return;
+        bucket_refill(bucket, now, cap);
+        uint64_t wait = bucket_wait(bucket_balance(bucket), cap);
+        if (wait == 0)
+            return;
+        now = sleep_throttled(device, now, wait < LEAST_SLEEP ? LEAST_SLEEP : wait > MOST_SLEEP ? MOST_SLEEP : wait);
+        look(compute, clock_coarse());
+    }
+}
+
+/* Of a kind of launch that was never timed, one at a time is let through. True: this is the one. */
+static bool wait_to_be_first(struct compute *compute, struct cost *cost, unsigned device)
+{
+    uint64_t pause = MILLISECOND / 50, began = clock_now(), now = began;
+    while (__atomic_load_n(&cost->ns, __ATOMIC_RELAXED) == 0 && now - began < FIRST_OF_ITS_KIND) {
+        if (cost_time(cost, now))
+            return true;
+        collect(compute);
+        if (__atomic_load_n(&cost->ns, __ATOMIC_RELAXED) == 0)
+            now = sleep_throttled(device, now, pause);
+        pause = pause < MILLISECOND ? pause * 2 : MILLISECOND;
+    }
+    return false;
+}
+
+static unsigned device_of(const struct compute *compute, CUstream stream, bool per_thread)
+{
+    CUdevice device;
+    if (compute->only != DEVICE_NONE)
+        return compute->only;
+    return context_device_of_stream(stream, per_thread, &device) == CUDA_SUCCESS ? device_index(device) : (unsigned)DEVICE_NONE;
+}
+
+void turn_wait(struct turn *turn, uint64_t key)
+{
+    struct compute *compute = process->compute;
+    unsigned device = device_of(compute, turn->stream, turn->per_thread);
+    if (device == DEVICE_NONE || !compute->caps[device] || captures_touch(turn->stream, turn->per_thread))
+        return;
+    struct cost *cost = costs_find(&compute->costs, key);
+    bool timed = false;
+    if (bucket_balance(bucket_of(device)) <= 0)
+        wait_for_budget(compute, device);
+    if (__builtin_expect(__atomic_load_n(&cost->ns, __ATOMIC_RELAXED) == 0, 0))
+        timed = wait_to_be_first(compute, cost, device);
+    uint64_t ns = __atomic_load_n(&cost->ns, __ATOMIC_RELAXED);
+    turn->bucket = bucket_of(device);
+    turn->cost = cost;
+    turn->price = bucket_price(turn->bucket, ns);
+    turn->unpaid = ns == 0;
+    turn->meter = NULL;
+    if (turn->unpaid)
+        __atomic_fetch_add(&cost->unpaid, 1, __ATOMIC_RELAXED);
+    else
+        bucket_pay(turn->bucket, turn->price);
+    if (!timed && cost_is_due(cost)) {
+        collect(compute);
+        timed = cost_time(cost, clock_now());
+    }
+    if (timed)
+        turn->meter = meter_begin(&compute->meters, cost, device, turn->stream, turn->per_thread);
+}
+
+void turn_settle(struct turn *turn, CUresult result)
+{
+    bool launched = result == CUDA_SUCCESS;
+    if (turn->meter)
+        meter_end(&process->compute->meters, turn->meter, turn->stream, turn->per_thread, launched);
+    if (launched)
+        return;
+    if (turn->unpaid)
+        __atomic_fetch_sub(&turn->cost->unpaid, 1, __ATOMIC_RELAXED);
+    else
+        bucket_pay(turn->bucket, -turn->price);
+}

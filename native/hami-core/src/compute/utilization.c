@@ -1,0 +1,87 @@
+#include "utilization.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "../container.h"
+#include "../devices.h"
+#include "../driver.h"
+
+enum { SAMPLES = 1024 };
+
+/* NVML is begun once and kept: beginning it takes longer than what is asked. */
+static bool nvml_begun(void)
+{
+    static uint32_t state;
+    enum { UNTRIED, BEGUN, FAILED };
+    uint32_t now = __atomic_load_n(&state, __ATOMIC_ACQUIRE);
+    if (now == UNTRIED) {
+        now = driver_load_nvml() && nvml.nvmlInit_v2() == NVML_SUCCESS ? BEGUN : FAILED;
+        __atomic_store_n(&state, now, __ATOMIC_RELEASE);
+    }
+    return now == BEGUN;
+}
+
+static const nvmlProcessUtilizationSample_t *newest_of(const nvmlProcessUtilizationSample_t *samples, unsigned count, uint32_t pid)
+{
+    const nvmlProcessUtilizationSample_t *newest = NULL;
+    for (unsigned i = 0; i < count; i++)
+        if (samples[i].pid == pid && (!newest || samples[i].timeStamp > newest->timeStamp))
+            newest = &samples[i];
+    return newest;
+}
+
+static bool seen_before(unsigned number, uint32_t pid)
+{
+    for (unsigned earlier = 0; earlier < number; earlier++)
+        if (container_host_pid_of(earlier) == pid)
+            return true;
+    return false;
+}
+
+/* Adds up what is said of the processes in the slots; one that has several copies of the library has several slots. False: one of
+ * them cannot be told from other containers'. */
+static bool add_up(unsigned device, const nvmlProcessUtilizationSample_t *samples, unsigned count, unsigned *percent)
+{
+    struct region_file *file = container.region.file;
+    int32_t ever_used = __atomic_load_n(&file->hami.proc_num, __ATOMIC_RELAXED);
+    *percent = 0;
+    for (unsigned number = 0; number < REGION_SLOTS && (int32_t)number < ever_used; number++) {
+        if (__atomic_load_n(&file->extension.slots[number].state, __ATOMIC_ACQUIRE) != SLOT_USED)
+            continue;
+        uint32_t pid = container_host_pid_of(number);
+        if (pid == 0)
+            return false;
+        const nvmlProcessUtilizationSample_t *newest = newest_of(samples, count, pid);
+        unsigned busy = newest ? newest->smUtil : 0;
+        __atomic_store_n(&file->hami.procs[number].device_util[device].sm_util, busy, __ATOMIC_RELAXED);
+        *percent += seen_before(number, pid) ? 0 : busy;
+    }
+    return true;
+}
+
+static bool ask(unsigned device, nvmlProcessUtilizationSample_t *samples, uint64_t *seen, unsigned *percent)
+{
+    nvmlDevice_t card;
+    unsigned count = SAMPLES;
+    uint64_t newest = *seen;
+    if (nvml.nvmlDeviceGetHandleByUUID(device_uuid(device), &card) != NVML_SUCCESS ||
+        nvml.nvmlDeviceGetProcessUtilization(card, samples, &count, *seen) != NVML_SUCCESS)
+        return false;
+    for (unsigned i = 0; i < count; i++)
+        newest = samples[i].timeStamp > newest ? samples[i].timeStamp : newest;
+    if (newest == *seen || !add_up(device, samples, count, percent))
+        return false;
+    *seen = newest;
+    return true;
+}
+
+bool utilization_of_container(unsigned device, uint64_t *seen, unsigned *percent)
+{
+    int saved = errno;
+    nvmlProcessUtilizationSample_t *samples = nvml_begun() ? malloc(SAMPLES * sizeof(*samples)) : NULL;
+    bool known = samples && ask(device, samples, seen, percent);
+    free(samples);
+    errno = saved;
+    return known;
+}

@@ -1,0 +1,490 @@
+/* Turns, on a driver of this file that a test can hold up. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../src/clock.h"
+#include "../src/compute/bucket.h"
+#include "../src/compute/captures.h"
+#include "../src/compute/turn.h"
+#include "../src/devices.h"
+#include "../src/driver.h"
+#include "../src/hooks.h"
+#include "harness.h"
+
+#define MILLISECOND INT64_C(1000000)
+
+static struct {
+    unsigned launches, events, live_events;
+    bool ready;     /* events have happened */
+    bool capturing; /* every stream is */
+    float took_ms;
+    CUresult launched;
+} driver;
+
+static CUresult device_count(int *count)
+{
+    *count = 1;
+    return CUDA_SUCCESS;
+}
+
+static CUresult device_get(CUdevice *device, int ordinal)
+{
+    *device = ordinal;
+    return CUDA_SUCCESS;
+}
+
+static CUresult device_uuid_v2(CUuuid *uuid, CUdevice device)
+{
+    (void)device;
+    memset(uuid, 0x11, sizeof(*uuid));
+    return CUDA_SUCCESS;
+}
+
+static CUresult device_memory(size_t *bytes, CUdevice device)
+{
+    (void)device;
+    *bytes = 1 << 30;
+    return CUDA_SUCCESS;
+}
+
+static CUresult device_pci(char *text, int bytes, CUdevice device)
+{
+    (void)device;
+    strncpy(text, "0000:00:04.0", (size_t)bytes);
+    return CUDA_SUCCESS;
+}
+
+static CUresult event_create(CUevent *event, unsigned flags)
+{
+    (void)flags;
+    *event = (CUevent)(uintptr_t)__atomic_add_fetch(&driver.events, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&driver.live_events, 1, __ATOMIC_RELAXED);
+    return CUDA_SUCCESS;
+}
+
+static CUresult event_destroy(CUevent event)
+{
+    (void)event;
+    __atomic_fetch_sub(&driver.live_events, 1, __ATOMIC_RELAXED);
+    return CUDA_SUCCESS;
+}
+
+static CUresult event_record(CUevent event, CUstream stream)
+{
+    (void)event;
+    (void)stream;
+    return CUDA_SUCCESS;
+}
+
+static CUresult event_query(CUevent event)
+{
+    (void)event;
+    return __atomic_load_n(&driver.ready, __ATOMIC_ACQUIRE) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+static CUresult event_elapsed(float *milliseconds, CUevent begin, CUevent end)
+{
+    (void)begin;
+    (void)end;
+    *milliseconds = driver.took_ms;
+    return CUDA_SUCCESS;
+}
+
+static CUresult is_capturing(CUstream stream, CUstreamCaptureStatus *status)
+{
+    (void)stream;
+    *status = driver.capturing ? (CUstreamCaptureStatus)1 : CU_STREAM_CAPTURE_STATUS_NONE;
+    return CUDA_SUCCESS;
+}
+
+static CUresult begin_capture(CUstream stream, CUstreamCaptureMode mode)
+{
+    (void)stream;
+    (void)mode;
+    driver.capturing = true;
+    return CUDA_SUCCESS;
+}
+
+static CUresult end_capture(CUstream stream, CUgraph *graph)
+{
+    (void)stream;
+    (void)graph;
+    driver.capturing = false;
+    return CUDA_SUCCESS;
+}
+
+static CUresult launched(void)
+{
+    __atomic_fetch_add(&driver.launches, 1, __ATOMIC_RELAXED);
+    return driver.launched;
+}
+
+static CUresult launch_kernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
+                              CUstream stream, void **parameters, void **extra)
+{
+    (void)f, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)stream, (void)parameters, (void)extra;
+    return launched();
+}
+
+static CUresult launch_cooperative(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                                   unsigned shared, CUstream stream, void **parameters)
+{
+    (void)f, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)stream, (void)parameters;
+    return launched();
+}
+
+static CUresult launch_ex(const CUlaunchConfig *config, CUfunction f, void **parameters, void **extra)
+{
+    (void)config, (void)f, (void)parameters, (void)extra;
+    return launched();
+}
+
+static CUresult launch_many(CUDA_LAUNCH_PARAMS *list, unsigned count, unsigned flags)
+{
+    (void)list, (void)count, (void)flags;
+    return launched();
+}
+
+static CUresult launch_old(CUfunction f)
+{
+    (void)f;
+    return launched();
+}
+
+static CUresult launch_grid(CUfunction f, int width, int height)
+{
+    (void)f, (void)width, (void)height;
+    return launched();
+}
+
+static CUresult launch_grid_async(CUfunction f, int width, int height, CUstream stream)
+{
+    (void)f, (void)width, (void)height, (void)stream;
+    return launched();
+}
+
+static CUresult launch_graph(CUgraphExec graph, CUstream stream)
+{
+    (void)graph, (void)stream;
+    return launched();
+}
+
+static void use_driver(void)
+{
+    cuda.cuDeviceGetCount = device_count;
+    cuda.cuDeviceGet = device_get;
+    cuda.cuDeviceGetUuid_v2 = device_uuid_v2;
+    cuda.cuDeviceTotalMem_v2 = device_memory;
+    cuda.cuDeviceGetPCIBusId = device_pci;
+    cuda.cuEventCreate = event_create;
+    cuda.cuEventDestroy_v2 = event_destroy;
+    cuda.cuEventRecord = cuda.cuEventRecord_ptsz = event_record;
+    cuda.cuEventQuery = event_query;
+    cuda.cuEventElapsedTime = event_elapsed;
+    cuda.cuStreamIsCapturing = cuda.cuStreamIsCapturing_ptsz = is_capturing;
+    cuda.cuStreamBeginCapture_v2 = begin_capture;
+    cuda.cuStreamEndCapture = end_capture;
+    cuda.cuLaunchKernel = cuda.cuLaunchKernel_ptsz = launch_kernel;
+    cuda.cuLaunchKernelEx = cuda.cuLaunchKernelEx_ptsz = launch_ex;
+    cuda.cuLaunchCooperativeKernel = cuda.cuLaunchCooperativeKernel_ptsz = launch_cooperative;
+    cuda.cuLaunchCooperativeKernelMultiDevice = launch_many;
+    cuda.cuLaunch = launch_old;
+    cuda.cuLaunchGrid = launch_grid;
+    cuda.cuLaunchGridAsync = launch_grid_async;
+    cuda.cuGraphLaunch = cuda.cuGraphLaunch_ptsz = launch_graph;
+}
+
+/* An unmanaged container with one device and this cap, whose kernels take so long. */
+static struct compute_bucket *begin(unsigned percent, float took_ms)
+{
+    static struct process own;
+    char reason[REASON_BYTES];
+    struct region_file *file = mmap(NULL, sizeof(*file), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(file != MAP_FAILED);
+    use_driver();
+    driver.took_ms = took_ms;
+    driver.ready = true;
+    own.attachment = COUNTED;
+    process = &own;
+    container.region.file = file;
+    file->hami.device_num = 1;
+    file->hami.sm_limit[0] = percent;
+    file->hami.utilization_switch = 1;
+    strcpy(file->hami.uuids[0], "GPU-11111111-1111-1111-1111-111111111111");
+    CHECK_EQUAL(devices_discover(), CUDA_SUCCESS);
+    CHECK(devices_register(&container.region, NULL, reason));
+    return &file->extension.devices[0].compute;
+}
+
+static CUresult launch(uintptr_t function)
+{
+    return cuLaunchKernel((CUfunction)function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL);
+}
+
+static int64_t paid(const struct compute_bucket *bucket)
+{
+    return BUCKET_BURST - bucket->balance;
+}
+
+TEST(every_way_to_launch_pays)
+{
+    struct compute_bucket *bucket = begin(50, 1);
+    CUfunction f = (CUfunction)8;
+    CUlaunchConfig config = {1, 1, 1, 32, 1, 1, 0, NULL, NULL, 0};
+    CUDA_LAUNCH_PARAMS many = {f, 1, 1, 1, 32, 1, 1, 0, NULL, NULL};
+    for (unsigned way = 0; way < 12; way++) {
+        /* The first is timed, the second pays for both. */
+        for (unsigned i = 0; i < 2; i++) {
+            CUresult result = CUDA_ERROR_NOT_SUPPORTED;
+            bucket->refilled_at = clock_now() + NANOSECONDS_A_SECOND / 2; /* stands still */
+            bucket->balance = i == 0 ? BUCKET_BURST : bucket->balance;
+            unsigned other = way + 2; /* a kind of its own, by its grid */
+            switch (way) {
+            case 0: result = cuLaunchKernel(f, other, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL); break;
+            case 1: result = cuLaunchKernel_ptsz(f, other, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL); break;
+            case 2: config.gridDimX = other; result = cuLaunchKernelEx(&config, f, NULL, NULL); break;
+            case 3: config.gridDimX = other; result = cuLaunchKernelEx_ptsz(&config, f, NULL, NULL); break;
+            case 4: result = cuLaunchCooperativeKernel(f, other, 1, 1, 32, 1, 1, 0, NULL, NULL); break;
+            case 5: result = cuLaunchCooperativeKernel_ptsz(f, other, 1, 1, 32, 1, 1, 0, NULL, NULL); break;
+            case 6: many.gridDimX = other; result = cuLaunchCooperativeKernelMultiDevice(&many, 1, 0); break;
+            case 7: result = cuLaunch((CUfunction)16); break;
+            case 8: result = cuLaunchGrid((CUfunction)24, 4, 4); break;
+            case 9: result = cuLaunchGridAsync((CUfunction)32, 4, 4, NULL); break;
+            case 10: result = cuGraphLaunch((CUgraphExec)40, NULL); break;
+            case 11: result = cuGraphLaunch_ptsz((CUgraphExec)48, NULL); break;
+            }
+            CHECK_EQUAL(result, CUDA_SUCCESS);
+        }
+        if (paid(bucket) != 2 * MILLISECOND)
+            check_failed(__FILE__, __LINE__, "way %u paid %lld ns, not 2000000", way, (long long)paid(bucket));
+    }
+    CHECK_EQUAL(driver.launches, 24);
+}
+
+TEST(without_a_cap_nothing_is_timed_or_paid)
+{
+    struct compute_bucket *bucket = begin(100, 1);
+    for (unsigned i = 0; i < 100; i++)
+        CHECK_EQUAL(launch(8), CUDA_SUCCESS);
+    CHECK_EQUAL(driver.events, 0);
+    CHECK_EQUAL(bucket->refilled_at, 0);
+    CHECK_EQUAL(container.region.file->hami.recent_kernel, 2);
+    CHECK(container.region.file->hami.last_kernel_time + 2 >= clock_unix_seconds());
+}
+
+TEST(hamis_policy_and_switch_turn_a_cap_off)
+{
+    static const struct {
+        const char *policy;
+        int monitor_switch;
+        bool capped;
+    } cases[] = {{"", 1, true}, {"", 0, false}, {"force", 0, true}, {"FORCE", 0, true}, {"disable", 1, false}, {"Force", 0, false}};
+    for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            setenv("GPU_CORE_UTILIZATION_POLICY", cases[i].policy, 1);
+            begin(50, 1);
+            container.region.file->hami.utilization_switch = cases[i].monitor_switch;
+            launch(8);
+            _exit((driver.events != 0) != cases[i].capped);
+        }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child);
+        if (status != 0)
+            check_failed(__FILE__, __LINE__, "policy \"%s\", switch %d", cases[i].policy, cases[i].monitor_switch);
+    }
+}
+
+TEST(a_capturing_stream_is_left_alone)
+{
+    struct compute_bucket *bucket = begin(50, 1);
+    CUgraph graph;
+    launch(8); /* looks for a cap */
+    unsigned events = driver.events;
+    int64_t balance = bucket->balance;
+    CHECK_EQUAL(cuStreamBeginCapture_v2(NULL, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+    bucket->balance = -1000 * MILLISECOND;
+    for (unsigned i = 0; i < 100; i++)
+        CHECK_EQUAL(launch(16), CUDA_SUCCESS);
+    CHECK_EQUAL(bucket->balance, -1000 * MILLISECOND);
+    CHECK_EQUAL(driver.events, events);
+    CHECK_EQUAL(captures_open, 1);
+    CHECK_EQUAL(cuStreamEndCapture(NULL, &graph), CUDA_SUCCESS);
+    CHECK_EQUAL(captures_open, 0);
+    bucket->balance = balance;
+}
+
+TEST(a_launch_that_fails_is_not_paid_for)
+{
+    struct compute_bucket *bucket = begin(50, 1);
+    launch(8);
+    launch(8);
+    int64_t before = bucket->balance;
+    driver.launched = CUDA_ERROR_INVALID_VALUE;
+    for (unsigned i = 0; i < 100; i++)
+        CHECK_EQUAL(launch(8), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQUAL(launch(16), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQUAL(bucket->balance, before);
+    CHECK_EQUAL(driver.live_events, 0);
+}
+
+TEST(a_debt_is_waited_for_and_the_wait_is_counted)
+{
+    struct compute_bucket *bucket = begin(50, 40);
+    const struct extension *extension = &container.region.file->extension;
+    launch(8); /* timed */
+    launch(8); /* pays 80 ms, the burst is 10 */
+    uint64_t begin_at = clock_now();
+    launch(8); /* waits for 70 ms of GPU time */
+    uint64_t waited = clock_now() - begin_at;
+    CHECK(waited > 120 * (uint64_t)MILLISECOND);
+    CHECK(bucket->balance < 0);
+    CHECK(extension->devices[0].throttled > 120 * (uint64_t)MILLISECOND && extension->devices[0].throttled <= waited);
+    CHECK_EQUAL(extension->slots[0].throttled, extension->devices[0].throttled);
+}
+
+static void *launch_again(void *done)
+{
+    launch(8);
+    __atomic_store_n((bool *)done, true, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+static void pause_ms(unsigned milliseconds)
+{
+    clock_sleep(milliseconds * (uint64_t)MILLISECOND);
+}
+
+TEST(one_of_an_unknown_kind_is_let_through_until_it_was_timed)
+{
+    begin(50, 0.01f);
+    bool done = false;
+    pthread_t other;
+    driver.ready = false;
+    launch(8);
+    CHECK_EQUAL(pthread_create(&other, NULL, launch_again, &done), 0);
+    pause_ms(100);
+    CHECK(!__atomic_load_n(&done, __ATOMIC_ACQUIRE));
+    CHECK_EQUAL(driver.launches, 1);
+    launch(16); /* another kind goes at once, while the other thread waits */
+    CHECK_EQUAL(driver.launches, 2);
+    __atomic_store_n(&driver.ready, true, __ATOMIC_RELEASE);
+    CHECK_EQUAL(pthread_join(other, NULL), 0);
+    CHECK_EQUAL(driver.launches, 3);
+}
+
+TEST(a_kernel_that_waits_for_the_next_of_its_kind_gets_it)
+{
+    struct compute_bucket *bucket = begin(50, 1);
+    driver.ready = false; /* and never will be before the second launch */
+    launch(8);
+    uint64_t begin_at = clock_now();
+    launch(8);
+    CHECK(clock_now() - begin_at < 20 * (uint64_t)NANOSECONDS_A_SECOND);
+    CHECK_EQUAL(driver.launches, 2);
+    driver.ready = true;
+    bucket->balance = BUCKET_BURST;
+    bucket->refilled_at = clock_now() + NANOSECONDS_A_SECOND / 2;
+    launch(8); /* all three are paid for */
+    CHECK_EQUAL(paid(bucket), 3 * MILLISECOND);
+}
+
+TEST(a_thread_that_waits_for_budget_holds_up_no_other_call)
+{
+    struct compute_bucket *bucket = begin(1, 0.001f);
+    CUgraph graph;
+    bool done = false;
+    pthread_t other;
+    launch(8);
+    launch(8);
+    bucket->balance = -3 * MILLISECOND; /* 300 ms */
+    CHECK_EQUAL(pthread_create(&other, NULL, launch_again, &done), 0);
+    pause_ms(50);
+    CHECK(!__atomic_load_n(&done, __ATOMIC_ACQUIRE));
+    CHECK_EQUAL(cuStreamBeginCapture_v2(NULL, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+    launch(16); /* captured: at once */
+    CHECK_EQUAL(cuStreamEndCapture(NULL, &graph), CUDA_SUCCESS);
+    turn_contexts_end();
+    CHECK(!__atomic_load_n(&done, __ATOMIC_ACQUIRE));
+    CHECK_EQUAL(pthread_join(other, NULL), 0);
+}
+
+static sigjmp_buf back;
+static volatile sig_atomic_t signals;
+
+static void count_signal(int signal)
+{
+    (void)signal;
+    signals++;
+}
+
+static void jump_back(int signal)
+{
+    (void)signal;
+    siglongjmp(back, 1);
+}
+
+TEST(signals_are_handled_while_a_launch_waits)
+{
+    struct compute_bucket *bucket = begin(1, 0.001f);
+    struct itimerval soon = {.it_value = {.tv_usec = 20000}};
+    launch(8);
+    launch(8);
+    bucket->balance = -3 * MILLISECOND;
+    signal(SIGALRM, count_signal);
+    setitimer(ITIMER_REAL, &soon, NULL);
+    uint64_t begin_at = clock_now();
+    launch(8);
+    CHECK_EQUAL(signals, 1);
+    CHECK(clock_now() - begin_at > 250 * (uint64_t)MILLISECOND); /* it waited on */
+    bucket->balance = -100000 * MILLISECOND;
+    signal(SIGALRM, jump_back);
+    if (sigsetjmp(back, 1) == 0) {
+        setitimer(ITIMER_REAL, &soon, NULL);
+        launch(8);
+        check_failed(__FILE__, __LINE__, "the launch did not wait");
+    }
+    bucket->balance = BUCKET_BURST;
+    CHECK_EQUAL(launch(8), CUDA_SUCCESS);
+    CHECK_EQUAL(launch(16), CUDA_SUCCESS);
+}
+
+TEST(a_raised_cap_wakes_who_waits)
+{
+    struct compute_bucket *bucket = begin(1, 0.001f);
+    bool done = false;
+    pthread_t other;
+    launch(8);
+    launch(8);
+    bucket->balance = -200 * MILLISECOND; /* 20 s at 1 % */
+    CHECK_EQUAL(pthread_create(&other, NULL, launch_again, &done), 0);
+    pause_ms(50);
+    uint64_t begin_at = clock_now();
+    __atomic_store_n(&container.region.file->hami.sm_limit[0], 100, __ATOMIC_RELAXED);
+    CHECK_EQUAL(pthread_join(other, NULL), 0);
+    CHECK(clock_now() - begin_at < 5 * (uint64_t)NANOSECONDS_A_SECOND);
+}
+
+TEST(what_is_timed_in_a_context_ends_with_it)
+{
+    begin(50, 1);
+    driver.ready = false;
+    launch(8);
+    launch(16);
+    CHECK_EQUAL(driver.live_events, 4);
+    turn_contexts_end();
+    CHECK_EQUAL(driver.live_events, 0);
+    driver.ready = true;
+    launch(8); /* is timed anew */
+    CHECK_EQUAL(driver.live_events, 2);
+}
