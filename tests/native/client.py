@@ -31,7 +31,14 @@ class Client:
 
     def run(self, source: str, thread: int = 0) -> Any:
         """Value of an expression, or None after statements, run in the thread of that number."""
+        self.send(source, thread)
+        return self.receive(source)
+
+    def send(self, source: str, thread: int = 0) -> None:
+        """Start what `receive` waits for."""
         self.socket.sendall(json.dumps([thread, source]).encode() + b"\n")
+
+    def receive(self, source: str) -> Any:
         answer = self.lines.readline()
         if not answer:
             raise AssertionError(f"client {self.pid} ended at {source!r}")

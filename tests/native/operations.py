@@ -132,12 +132,16 @@ def unload(number: int) -> str:
 # Stream-ordered, on the default stream.
 
 
-def make_pool(number: int, device: int, keep: bool) -> str:
+def _pool_props(device: int) -> Any:
     props = d.CUmemPoolProps()
     props.allocType = d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
     props.location.type = _DEVICE
     props.location.id = device
-    answer = d.cuMemPoolCreate(props)
+    return props
+
+
+def make_pool(number: int, device: int, keep: bool) -> str:
+    answer = d.cuMemPoolCreate(_pool_props(device))
     if int(answer[0]) == 0 and keep:
         all_of_it = d.cuuint64_t(1 << 40)
         threshold = d.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
@@ -286,3 +290,62 @@ def open_handle(number: int, content: str) -> str:
 
 def close_handle(number: int) -> str:
     return _drop(number, d.cuIpcCloseMemHandle(objects[number]))
+
+
+# Many at once.
+
+
+def churn(threads: int, allocations: int, seed: int) -> list[int]:
+    """So many allocations in each of so many threads, of every kind at random, and all given back; granted, refused.
+
+    Context n belongs to device n - 1, and the threads use them in turn.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(threads) as pool:
+        done = list(pool.map(_churn_in_thread, [allocations] * threads, range(seed, seed + threads)))
+    return [sum(column) for column in zip(*done, strict=True)]
+
+
+def _churn_in_thread(allocations: int, seed: int) -> tuple[int, int]:
+    import random
+
+    chance = random.Random(seed)
+    device = seed % len(contexts)
+    use(device + 1)
+    pool = ok(d.cuMemPoolCreate(_pool_props(device)))
+    shape = d.CUDA_ARRAY_DESCRIPTOR()
+    shape.Width, shape.Height, shape.NumChannels = 256, 256, 4
+    shape.Format = d.CUarray_format.CU_AD_FORMAT_FLOAT
+    physical = _physical(device)
+    kinds: list[tuple[Callable[[], Any], Callable[[Any], Any]]] = [
+        (lambda: d.cuMemAlloc(chance.randrange(1, 8 << 20)), d.cuMemFree),
+        (lambda: d.cuMemAlloc(chance.randrange(1, 64 << 20)), lambda block: d.cuMemFreeAsync(block, 0)),
+        (lambda: d.cuMemAllocPitch(chance.randrange(1, 4000), 100, 4)[:2], d.cuMemFree),
+        (lambda: d.cuMemAllocManaged(chance.randrange(1, 8 << 20), 1), d.cuMemFree),
+        (lambda: d.cuMemAllocAsync(chance.randrange(1, 8 << 20), 0), lambda block: d.cuMemFreeAsync(block, 0)),
+        (lambda: d.cuMemAllocFromPoolAsync(chance.randrange(1, 8 << 20), pool, 0), d.cuMemFree),
+        (lambda: d.cuMemCreate(2 << 20, physical, 0), d.cuMemRelease),
+        (lambda: d.cuArrayCreate(shape), d.cuArrayDestroy),
+    ]
+    held: list[tuple[Callable[[Any], Any], Any]] = []
+    granted = refused = 0
+    while granted < allocations:
+        if len(held) < 60 and (not held or chance.random() < 0.6):
+            take_one, give_one = chance.choice(kinds)
+            answer = take_one()
+            if int(answer[0]) == 0:
+                held.append((give_one, answer[1]))
+                granted += 1
+                continue
+            if code(answer) != "OUT_OF_MEMORY":
+                raise RuntimeError(code(answer))
+            refused += 1
+        if held:
+            give_one, block = held.pop(chance.randrange(len(held)))
+            ok(give_one(block))
+    for give_one, block in held:
+        ok(give_one(block))
+    ok(d.cuCtxSynchronize())
+    ok(d.cuMemPoolDestroy(pool))
+    return granted, refused
