@@ -117,6 +117,21 @@ def test_arrays_end_with_their_context(machine: Machine) -> None:
         assert machine.held(process) == {"context": CONTEXT_BYTES}
 
 
+def test_levels_end_once(machine: Machine) -> None:
+    with machine.user() as process:
+        describe(process, 1024, 1024)
+        for _ in range(3):
+            process.run("other = ok(d.cuCtxCreate(None, 0, dev))")
+            process.run(
+                "made = [ok(d.cuMipmappedArrayCreate(shape, 3)) for _ in range(3)], ok(d.cuArray3DCreate(shape))"
+            )
+            process.run("ok(d.cuMipmappedArrayDestroy(made[0][1])); ok(d.cuCtxDestroy(other))")
+        process.run("arrays = [ok(d.cuArray3DCreate(shape)) for _ in range(20)]")
+        assert process.run("len({int(array) for array in arrays})") == 20
+        process.run("[ok(d.cuArrayDestroy(array)) for array in arrays]")
+        assert machine.held(process) == {"context": CONTEXT_BYTES}
+
+
 def test_a_full_card_refuses_arrays(machine: Machine) -> None:
     with machine.user() as process:
         process.run("p = ok(d.cuMemAlloc(ok(d.cuMemGetInfo())[0] - (2 << 20)))")

@@ -235,6 +235,18 @@ def test_what_was_instantiated_outlives_its_graph(machine: Machine) -> None:
         assert process.run("code(d.cuMemFree(p)), code(d.cuMemFree(p))") == ["SUCCESS", "INVALID_VALUE"]
 
 
+def test_graph_memory_ends_with_the_primary_context(machine: Machine) -> None:
+    with machine.user() as process:
+        process.run(PREPARE)
+        process.run("graph = ok(d.cuGraphCreate(0))")
+        alloc_node(process, 4 << 20)
+        process.run("exec_ = ok(d.cuGraphInstantiate(graph, 0)); ok(d.cuGraphLaunch(exec_, stream))")
+        assert graph_bytes(machine, process) == 4 * MIB
+        process.run("ok(d.cuDevicePrimaryCtxReset(dev))")
+        assert machine.held(process) == {}
+        process.run("ok(d.cuGraphExecDestroy(exec_)); ok(d.cuGraphDestroy(graph))")
+
+
 def test_nodes_run_after_what_they_depend_on(machine: Machine) -> None:
     with machine.user() as process:
         process.run(PREPARE)

@@ -57,30 +57,6 @@ static void forget_shareable(const struct allocation *allocation) {
     *link = allocation->next_shareable;
 }
 
-static void delete_allocation(struct allocation *allocation);
-
-static void end_if_unused(struct allocation *allocation) {
-    if (allocation->handles > 0 || allocation->uses > 0) {
-        return;
-    }
-    if (allocation->multicast != NULL) {
-        multicast_end(allocation->multicast);
-    }
-    if (allocation->shareable) {
-        if (allocation->own) {
-            shared_disown(&driver.attachment, allocation->device->state_index, MEMORY_VIRTUAL, allocation->bytes);
-        }
-        close(allocation->fd);
-        forget_shareable(allocation);
-    } else {
-        give_data(allocation);
-        if (allocation->device != NULL) {
-            device_give(allocation->device, MEMORY_VIRTUAL, allocation->bytes);
-        }
-    }
-    delete_allocation(allocation);
-}
-
 struct allocation *allocation_of(CUmemGenericAllocationHandle handle) {
     struct allocation *allocation = handle - 1 < table_count ? table[handle - 1] : NULL;
     return allocation != NULL && allocation->handles > 0 ? allocation : NULL;
@@ -116,6 +92,28 @@ static struct allocation *new_allocation(struct device *device, uint64_t bytes) 
 static void delete_allocation(struct allocation *allocation) {
     table[allocation->handle - 1] = NULL;
     object_delete(allocation);
+}
+
+static void end_if_unused(struct allocation *allocation) {
+    if (allocation->handles > 0 || allocation->uses > 0) {
+        return;
+    }
+    if (allocation->multicast != NULL) {
+        multicast_end(allocation->multicast);
+    }
+    if (allocation->shareable) {
+        if (allocation->own) {
+            shared_disown(&driver.attachment, allocation->device->state_index, MEMORY_VIRTUAL, allocation->bytes);
+        }
+        close(allocation->fd);
+        forget_shareable(allocation);
+    } else {
+        give_data(allocation);
+        if (allocation->device != NULL) {
+            device_give(allocation->device, MEMORY_VIRTUAL, allocation->bytes);
+        }
+    }
+    delete_allocation(allocation);
 }
 
 void allocation_use(struct allocation *allocation) { allocation->uses++; }

@@ -1,6 +1,6 @@
 #include "array.h"
 
-#include "virtual.h"
+#include "array_mapping.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +28,7 @@ static size_t format_bytes(CUarray_format format) {
 
 static size_t round_up(size_t value, size_t to) { return (value + to - 1) / to * to; }
 
-static bool is_valid(const CUDA_ARRAY3D_DESCRIPTOR *shape) {
+bool array_shape_is_valid(const CUDA_ARRAY3D_DESCRIPTOR *shape) {
     bool channels = shape->NumChannels == 1 || shape->NumChannels == 2 || shape->NumChannels == 4;
     size_t most = (shape->Flags & CUDA_ARRAY3D_LAYERED) != 0 ? 2048 : 16384;
     return shape->Width > 0 && shape->Width <= 131072 && shape->Height <= 65536 && shape->Depth <= most && channels &&
@@ -45,11 +45,11 @@ static void measure(CUarray array) {
     array->bytes = round_up(round_up(array->pitch, TILE_BYTES) * tiled * array->layers, BLOCK);
 }
 
-static bool has_own_memory(unsigned flags) {
+bool array_has_own_memory(unsigned flags) {
     return (flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) == 0;
 }
 
-static void destroy_array(void *object) {
+void array_destroy(void *object) {
     CUarray array = object;
     if (array->data != NULL) {
         munmap(array->data, array->data_bytes);
@@ -57,19 +57,19 @@ static void destroy_array(void *object) {
     if (array->charged) {
         device_give(array->object.context->device, MEMORY_ARRAY, array->bytes);
     }
-    virtual_forget_array(array);
+    array_mapping_forget(array);
     object_delete(array);
 }
 
-static CUresult make_array(struct CUctx_st *context, const CUDA_ARRAY3D_DESCRIPTOR *shape, bool charge, CUarray *out) {
-    CUarray array = object_new(OBJECT_ARRAY, sizeof *array, context, destroy_array);
+CUresult array_make(struct CUctx_st *context, const CUDA_ARRAY3D_DESCRIPTOR *shape, bool charge, CUarray *out) {
+    CUarray array = object_new(OBJECT_ARRAY, sizeof *array, context, array_destroy);
     if (array == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     array->shape = *shape;
     measure(array);
     if (charge && !device_take(context->device, MEMORY_ARRAY, array->bytes)) {
-        destroy_array(array);
+        array_destroy(array);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     array->charged = charge;
@@ -103,10 +103,10 @@ CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *shape
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (array == NULL || shape == NULL || !is_valid(shape)) {
+    if (array == NULL || shape == NULL || !array_shape_is_valid(shape)) {
         return driver_leave(CUDA_ERROR_INVALID_VALUE);
     }
-    return driver_leave(make_array(context, shape, has_own_memory(shape->Flags), array));
+    return driver_leave(array_make(context, shape, array_has_own_memory(shape->Flags), array));
 }
 
 CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *shape) {
@@ -137,7 +137,7 @@ CUresult cuArrayDestroy(CUarray array) {
     if (array->mipmap != NULL) {
         return driver_leave(CUDA_ERROR_INVALID_HANDLE); /* it goes with its mipmapped array */
     }
-    destroy_array(array);
+    array_destroy(array);
     return driver_leave(CUDA_SUCCESS);
 }
 
@@ -162,118 +162,13 @@ CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *shape, CUarray array) {
     return driver_leave(CUDA_SUCCESS);
 }
 
-/* Mipmapped arrays: levels that halve down, in one allocation. */
-struct CUmipmappedArray_st {
-    struct object object;
-    CUDA_ARRAY3D_DESCRIPTOR shape;
-    unsigned levels;
-    CUarray *level;
-    uint64_t bytes;
-    bool charged;
-};
-
-static void destroy_mipmap(void *object) {
-    CUmipmappedArray mipmap = object;
-    for (unsigned i = 0; i < mipmap->levels; i++) {
-        if (mipmap->level[i] != NULL) {
-            destroy_array(mipmap->level[i]);
-        }
-    }
-    if (mipmap->charged) {
-        device_give(mipmap->object.context->device, MEMORY_ARRAY, mipmap->bytes);
-    }
-    virtual_forget_array(mipmap);
-    free(mipmap->level);
-    object_delete(mipmap);
-}
-
-static size_t halved(size_t extent, unsigned times) {
+size_t array_halved(size_t extent, unsigned times) {
     size_t half = extent >> times;
     return extent != 0 && half == 0 ? 1 : half;
 }
 
-static CUresult make_levels(CUmipmappedArray mipmap) {
-    for (unsigned i = 0; i < mipmap->levels; i++) {
-        CUDA_ARRAY3D_DESCRIPTOR shape = mipmap->shape;
-        shape.Width = halved(shape.Width, i);
-        shape.Height = halved(shape.Height, i);
-        if ((shape.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) == 0) {
-            shape.Depth = halved(shape.Depth, i);
-        }
-        CUresult result = make_array(mipmap->object.context, &shape, false, &mipmap->level[i]);
-        if (result != CUDA_SUCCESS) {
-            return result;
-        }
-        mipmap->level[i]->mipmap = mipmap;
-        mipmap->bytes += mipmap->level[i]->bytes;
-    }
-    return CUDA_SUCCESS;
-}
-
-CUresult cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *shape, unsigned int levels) {
-    enum { MOST_LEVELS = 18 };
-    struct CUctx_st *context;
-    CUresult result = context_enter_unsafe(&context);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    if (out == NULL || shape == NULL || !is_valid(shape) || levels == 0 || levels > MOST_LEVELS) {
-        return driver_leave(CUDA_ERROR_INVALID_VALUE);
-    }
-    CUmipmappedArray mipmap = object_new(OBJECT_MIPMAP, sizeof *mipmap, context, destroy_mipmap);
-    if (mipmap == NULL) {
-        return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
-    }
-    mipmap->shape = *shape;
-    mipmap->level = calloc(levels, sizeof(CUarray));
-    mipmap->levels = mipmap->level != NULL ? levels : 0;
-    result = mipmap->level != NULL ? make_levels(mipmap) : CUDA_ERROR_OUT_OF_MEMORY;
-    if (result == CUDA_SUCCESS && has_own_memory(shape->Flags)) {
-        mipmap->charged = device_take(context->device, MEMORY_ARRAY, mipmap->bytes);
-        result = mipmap->charged ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    if (result != CUDA_SUCCESS) {
-        destroy_mipmap(mipmap);
-        return driver_leave(result);
-    }
-    *out = mipmap;
-    return driver_leave(CUDA_SUCCESS);
-}
-
-static CUresult mipmap_enter_as(const char *call, CUmipmappedArray mipmap, const void *out) {
-    CUresult result = driver_enter_as(call, SAFE);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    if (!object_is(mipmap, OBJECT_MIPMAP)) {
-        return driver_leave(CUDA_ERROR_INVALID_HANDLE);
-    }
-    return out == NULL ? driver_leave(CUDA_ERROR_INVALID_VALUE) : CUDA_SUCCESS;
-}
-
-CUresult cuMipmappedArrayDestroy(CUmipmappedArray mipmap) {
-    CUresult result = mipmap_enter_as(__func__, mipmap, "");
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    destroy_mipmap(mipmap);
-    return driver_leave(CUDA_SUCCESS);
-}
-
-CUresult cuMipmappedArrayGetLevel(CUarray *array, CUmipmappedArray mipmap, unsigned int level) {
-    CUresult result = mipmap_enter_as(__func__, mipmap, array);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    if (level >= mipmap->levels) {
-        return driver_leave(CUDA_ERROR_INVALID_VALUE);
-    }
-    *array = mipmap->level[level];
-    return driver_leave(CUDA_SUCCESS);
-}
-
 /* Only arrays that were made without memory of their own tell what they need. */
-static CUresult requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *out, unsigned flags, uint64_t bytes, CUdevice dev) {
+CUresult array_requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *out, unsigned flags, uint64_t bytes, CUdevice dev) {
     if (dev < 0 || dev >= driver.device_count) {
         return CUDA_ERROR_INVALID_DEVICE;
     }
@@ -289,20 +184,11 @@ CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *out, CUarr
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    return driver_leave(requirements(out, array->shape.Flags, array->bytes, dev));
-}
-
-CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *out, CUmipmappedArray mipmap,
-                                               CUdevice dev) {
-    CUresult result = mipmap_enter_as(__func__, mipmap, out);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    return driver_leave(requirements(out, mipmap->shape.Flags, mipmap->bytes, dev));
+    return driver_leave(array_requirements(out, array->shape.Flags, array->bytes, dev));
 }
 
 /* Tiles of 64 KiB; what is smaller than a tile is the tail of the mipmap. */
-static CUresult sparse(CUDA_ARRAY_SPARSE_PROPERTIES *out, const CUDA_ARRAY3D_DESCRIPTOR *shape, unsigned levels) {
+CUresult array_sparse(CUDA_ARRAY_SPARSE_PROPERTIES *out, const CUDA_ARRAY3D_DESCRIPTOR *shape, unsigned levels) {
     if ((shape->Flags & CUDA_ARRAY3D_SPARSE) == 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -311,7 +197,7 @@ static CUresult sparse(CUDA_ARRAY_SPARSE_PROPERTIES *out, const CUDA_ARRAY3D_DES
     *out = (CUDA_ARRAY_SPARSE_PROPERTIES){.tileExtent = {.width = width, .height = height, .depth = 1},
                                           .miptailFirstLevel = levels,
                                           .miptailSize = 0};
-    for (unsigned i = levels; i-- > 0 && (halved(shape->Width, i) < width || halved(shape->Height, i) < height);) {
+    for (unsigned i = levels; i-- > 0 && (array_halved(shape->Width, i) < width || array_halved(shape->Height, i) < height);) {
         out->miptailFirstLevel = i;
         out->miptailSize = BLOCK;
     }
@@ -320,12 +206,7 @@ static CUresult sparse(CUDA_ARRAY_SPARSE_PROPERTIES *out, const CUDA_ARRAY3D_DES
 
 CUresult cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *out, CUarray array) {
     CUresult result = array_enter_as(__func__, array, out);
-    return result != CUDA_SUCCESS ? result : driver_leave(sparse(out, &array->shape, 1));
-}
-
-CUresult cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *out, CUmipmappedArray mipmap) {
-    CUresult result = mipmap_enter_as(__func__, mipmap, out);
-    return result != CUDA_SUCCESS ? result : driver_leave(sparse(out, &mipmap->shape, mipmap->levels));
+    return result != CUDA_SUCCESS ? result : driver_leave(array_sparse(out, &array->shape, 1));
 }
 
 CUresult cuArrayGetPlane(CUarray *plane, CUarray array, unsigned int index) {

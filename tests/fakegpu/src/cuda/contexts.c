@@ -1,6 +1,7 @@
 /* Contexts, and the stack of current ones that each thread has. */
 #include "capture.h"
 #include "driver.h"
+#include "graph.h"
 #include "ipc.h"
 #include "limits.h"
 #include "memory.h"
@@ -74,6 +75,7 @@ void context_close(struct CUctx_st *context) {
     ipc_end(context);
     if (context->primary) {
         pools_end(context->device);
+        graph_memory_end(context->device);
     }
     device_note_requested(context->device, -(int64_t)context->requested_bytes);
     arena_give_context(&context->device->arena, context);

@@ -81,17 +81,6 @@ CUresult copy_run(const CUDA_MEMCPY3D *copy) {
     return CUDA_SUCCESS;
 }
 
-CUresult copy_flat(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
-    CUDA_MEMCPY3D copy = {.srcMemoryType = CU_MEMORYTYPE_UNIFIED,
-                          .srcDevice = from,
-                          .dstMemoryType = CU_MEMORYTYPE_UNIFIED,
-                          .dstDevice = to,
-                          .WidthInBytes = bytes,
-                          .Height = 1,
-                          .Depth = 1};
-    return copy_run(&copy);
-}
-
 CUresult fill_run(const CUDA_MEMSET_NODE_PARAMS_v2 *fill) {
     size_t row = fill->width * fill->elementSize;
     if (fill->dst % fill->elementSize != 0 || (fill->height > 1 && fill->pitch < row)) {

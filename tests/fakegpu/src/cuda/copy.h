@@ -7,6 +7,3 @@
 
 CUresult copy_run(const CUDA_MEMCPY3D *copy);
 CUresult fill_run(const CUDA_MEMSET_NODE_PARAMS_v2 *fill);
-
-/* The same of addresses that may be the host's or a device's. */
-CUresult copy_flat(CUdeviceptr to, CUdeviceptr from, size_t bytes);

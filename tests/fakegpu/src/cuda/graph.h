@@ -56,3 +56,6 @@ void graph_memory_drop(CUdeviceptr address);
 CUresult graph_memory_take(CUdeviceptr address);
 CUresult graph_memory_give(CUdeviceptr address);
 bool graph_memory_in_use(CUdeviceptr address);
+
+/* Gives it all back with the primary context. */
+void graph_memory_end(struct device *device);

@@ -119,6 +119,22 @@ CUresult graph_memory_give(CUdeviceptr address) {
     return CUDA_SUCCESS;
 }
 
+void graph_memory_end(struct device *device) {
+    for (struct backing **link = &backings; *link != NULL;) {
+        struct backing *backing = *link;
+        if (device_of(backing->address) == device) {
+            backing->in_use = false;
+            if (backing->holders == 0) {
+                remove_backing(link);
+                continue;
+            }
+        }
+        link = &backing->next;
+    }
+    device_give(device, MEMORY_GRAPH, device->graph_memory.reserved);
+    device->graph_memory.reserved = device->graph_memory.used = 0;
+}
+
 CUresult cuDeviceGraphMemTrim(CUdevice dev) {
     struct device *device;
     CUresult result = device_enter(dev, &device);

@@ -17,7 +17,7 @@ void managed_move_in(struct range *range) {
     }
 }
 
-void managed_move_out(struct range *range) {
+static void move_out(struct range *range) {
     if (range->resident_bytes != 0) {
         device_give(range->device, MEMORY_MANAGED, range->resident_bytes);
         range->resident_bytes = 0;
@@ -25,7 +25,7 @@ void managed_move_out(struct range *range) {
 }
 
 void managed_free(struct range *range) {
-    managed_move_out(range);
+    move_out(range);
     munmap((void *)range->start, whole_pages(range->bytes));
     range_remove(range);
 }
@@ -77,13 +77,13 @@ static CUresult prefetch(CUdeviceptr address, size_t bytes, bool to_device, int 
         return CUDA_ERROR_INVALID_DEVICE;
     }
     if (to_device && range->device != &driver.device[device]) {
-        managed_move_out(range);
+        move_out(range);
         range->device = &driver.device[device];
     }
     if (to_device) {
         managed_move_in(range);
     } else {
-        managed_move_out(range);
+        move_out(range);
     }
     return CUDA_SUCCESS;
 }

@@ -5,5 +5,4 @@ struct range;
 
 /* Brings a range to its device if there is room; otherwise it stays on the host, as it may. */
 void managed_move_in(struct range *range);
-void managed_move_out(struct range *range);
 void managed_free(struct range *range);

@@ -11,21 +11,6 @@
 
 #include <stdlib.h>
 
-struct CUmemPoolHandle_st {
-    struct object object;
-    struct CUmemPoolHandle_st *next; /* all pools of this process */
-    struct device *device;
-    CUmemPoolProps props;
-    struct arena arena;
-    uint64_t taken;                    /* of the arena: what is in use in whole units */
-    uint64_t reserved, reserved_high;  /* of the device */
-    uint64_t used, used_high;          /* by the program, in the driver's steps */
-    uint64_t threshold;
-    int reuse[4]; /* by attribute */
-    unsigned live;
-    bool destroyed; /* lives on until its last block is freed */
-};
-
 enum { STEP = 512, GROWTH = 32 << 20 };
 
 static CUmemoryPool pools;
@@ -97,7 +82,7 @@ static CUresult make_pool(struct device *device, const CUmemPoolProps *props, CU
     return CUDA_SUCCESS;
 }
 
-static CUresult default_pool(struct device *device, CUmemoryPool *pool) {
+CUresult pool_default(struct device *device, CUmemoryPool *pool) {
     if (device->default_pool == NULL) {
         CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
                                 .location = {CU_MEM_LOCATION_TYPE_DEVICE, device_ordinal(device)}};
@@ -110,12 +95,12 @@ static CUresult default_pool(struct device *device, CUmemoryPool *pool) {
     return CUDA_SUCCESS;
 }
 
-static CUresult current_pool(struct device *device, CUmemoryPool *pool) {
+CUresult pool_current(struct device *device, CUmemoryPool *pool) {
     *pool = device->current_pool;
-    return *pool != NULL ? CUDA_SUCCESS : default_pool(device, pool);
+    return *pool != NULL ? CUDA_SUCCESS : pool_default(device, pool);
 }
 
-static bool is_pool(CUmemoryPool pool) { return object_is(pool, OBJECT_POOL) && !pool->destroyed; }
+bool pool_is(CUmemoryPool pool) { return object_is(pool, OBJECT_POOL) && !pool->destroyed; }
 
 void pools_shrink(struct device *device) {
     for (CUmemoryPool pool = pools; pool != NULL; pool = pool->next) {
@@ -179,7 +164,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *address, size_t bytes, CUmemoryPoo
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (address == NULL || bytes == 0 || !is_pool(pool)) {
+    if (address == NULL || bytes == 0 || !pool_is(pool)) {
         return driver_leave(CUDA_ERROR_INVALID_VALUE);
     }
     return driver_leave(allocate(stream, pool, bytes, address));
@@ -200,7 +185,7 @@ CUresult cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream handle) {
         return driver_leave(CUDA_ERROR_INVALID_VALUE);
     }
     CUmemoryPool pool;
-    result = current_pool(stream->object.context->device, &pool);
+    result = pool_current(stream->object.context->device, &pool);
     return driver_leave(result != CUDA_SUCCESS ? result : allocate(stream, pool, bytes, address));
 }
 
@@ -247,16 +232,16 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props) {
     return driver_leave(make_pool(&driver.device[props->location.id], props, pool));
 }
 
-static CUresult pool_enter_as(const char *call, CUmemoryPool pool, enum safety safety) {
+CUresult pool_enter_as(const char *call, CUmemoryPool pool, enum safety safety) {
     CUresult result = driver_enter_as(call, safety);
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    return is_pool(pool) ? CUDA_SUCCESS : driver_leave(CUDA_ERROR_INVALID_VALUE);
+    return pool_is(pool) ? CUDA_SUCCESS : driver_leave(CUDA_ERROR_INVALID_VALUE);
 }
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool) {
-    CUresult result = pool_enter_as(__func__, pool, UNSAFE);
+    CUresult result = pool_enter(pool, UNSAFE);
     if (result != CUDA_SUCCESS) {
         return result;
     }
@@ -275,139 +260,10 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
 }
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
-    CUresult result = pool_enter_as(__func__, pool, UNSAFE);
+    CUresult result = pool_enter(pool, UNSAFE);
     if (result != CUDA_SUCCESS) {
         return result;
     }
     shrink_to(pool, keep);
     return driver_leave(CUDA_SUCCESS);
-}
-
-static bool is_reuse(CUmemPool_attribute attribute) {
-    return attribute >= CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES &&
-           attribute <= CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES;
-}
-
-CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value) {
-    CUresult result = pool_enter_as(__func__, pool, SAFE);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    const uint64_t values[] = {[CU_MEMPOOL_ATTR_RELEASE_THRESHOLD] = pool->threshold,
-                               [CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT] = pool->reserved,
-                               [CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH] = pool->reserved_high,
-                               [CU_MEMPOOL_ATTR_USED_MEM_CURRENT] = pool->used,
-                               [CU_MEMPOOL_ATTR_USED_MEM_HIGH] = pool->used_high};
-    if (value == NULL || attribute < CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES ||
-        attribute > CU_MEMPOOL_ATTR_USED_MEM_HIGH) {
-        return driver_leave(CUDA_ERROR_INVALID_VALUE);
-    }
-    if (is_reuse(attribute)) {
-        *(int *)value = pool->reuse[attribute];
-    } else {
-        *(cuuint64_t *)value = values[attribute];
-    }
-    return driver_leave(CUDA_SUCCESS);
-}
-
-CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value) {
-    CUresult result = pool_enter_as(__func__, pool, SAFE);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    if (value == NULL) {
-        return driver_leave(CUDA_ERROR_INVALID_VALUE);
-    }
-    if (is_reuse(attribute)) {
-        pool->reuse[attribute] = *(int *)value != 0;
-        return driver_leave(CUDA_SUCCESS);
-    }
-    cuuint64_t number = *(cuuint64_t *)value;
-    if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) {
-        pool->threshold = number;
-    } else if (attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH && number == 0) {
-        pool->reserved_high = pool->reserved;
-    } else if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH && number == 0) {
-        pool->used_high = pool->used;
-    } else {
-        return driver_leave(CUDA_ERROR_INVALID_VALUE);
-    }
-    return driver_leave(CUDA_SUCCESS);
-}
-
-/* Every device of this machine may reach every pool, so that access cannot be taken away and needs no grant. */
-CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count) {
-    CUresult result = pool_enter_as(__func__, pool, SAFE);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    for (size_t i = 0; i < count; i++) {
-        bool device = map != NULL && map[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE && map[i].location.id >= 0 &&
-                      map[i].location.id < driver.device_count;
-        bool own = device && &driver.device[map[i].location.id] == pool->device;
-        if (!device || (own && map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)) {
-            return driver_leave(CUDA_ERROR_INVALID_VALUE);
-        }
-    }
-    return driver_leave(CUDA_SUCCESS);
-}
-
-CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool pool, CUmemLocation *location) {
-    CUresult result = pool_enter_as(__func__, pool, SAFE);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    if (flags == NULL || location == NULL || location->type != CU_MEM_LOCATION_TYPE_DEVICE) {
-        return driver_leave(CUDA_ERROR_INVALID_VALUE);
-    }
-    *flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    return driver_leave(CUDA_SUCCESS);
-}
-
-CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice dev) {
-    struct device *device;
-    CUresult result = device_enter(dev, &device);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    return driver_leave(pool == NULL ? CUDA_ERROR_INVALID_VALUE : default_pool(device, pool));
-}
-
-CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev) {
-    struct device *device;
-    CUresult result = device_enter(dev, &device);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    return driver_leave(pool == NULL ? CUDA_ERROR_INVALID_VALUE : current_pool(device, pool));
-}
-
-CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
-    struct device *device;
-    CUresult result = device_enter(dev, &device);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    if (!is_pool(pool) || pool->device != device) {
-        return driver_leave(CUDA_ERROR_INVALID_VALUE);
-    }
-    device->current_pool = pool;
-    return driver_leave(CUDA_SUCCESS);
-}
-
-/* CUDA 13's names for the same, by location. */
-static bool is_device_memory(const CUmemLocation *location, CUmemAllocationType type) {
-    return location != NULL && location->type == CU_MEM_LOCATION_TYPE_DEVICE && type == CU_MEM_ALLOCATION_TYPE_PINNED;
-}
-
-CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type) {
-    return is_device_memory(location, type) ? cuDeviceGetDefaultMemPool(pool, location->id) : CUDA_ERROR_NOT_SUPPORTED;
-}
-
-CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type) {
-    return is_device_memory(location, type) ? cuDeviceGetMemPool(pool, location->id) : CUDA_ERROR_NOT_SUPPORTED;
-}
-
-CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool) {
-    return is_device_memory(location, type) ? cuDeviceSetMemPool(location->id, pool) : CUDA_ERROR_NOT_SUPPORTED;
 }

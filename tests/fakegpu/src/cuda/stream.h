@@ -29,7 +29,6 @@ CUresult stream_get(CUstream handle, struct CUstream_st **stream);
 CUresult stream_enter_as(const char *call, CUstream handle, struct CUstream_st **stream);
 
 struct CUstream_st *stream_new(struct CUctx_st *context, unsigned flags, int priority);
-void stream_destroy(void *stream);
 
 /* What a NULL handle means to the _ptsz functions. */
 static inline CUstream per_thread(CUstream handle) { return handle == NULL ? CU_STREAM_PER_THREAD : handle; }

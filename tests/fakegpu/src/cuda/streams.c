@@ -7,7 +7,7 @@
 
 static unsigned long long last_id;
 
-void stream_destroy(void *object) {
+static void destroy(void *object) {
     struct CUstream_st *stream = object;
     capture_forget_stream(stream);
     free(stream->depends_on);
@@ -15,7 +15,7 @@ void stream_destroy(void *object) {
 }
 
 struct CUstream_st *stream_new(struct CUctx_st *context, unsigned flags, int priority) {
-    struct CUstream_st *stream = object_new(OBJECT_STREAM, sizeof *stream, context, stream_destroy);
+    struct CUstream_st *stream = object_new(OBJECT_STREAM, sizeof *stream, context, destroy);
     if (stream != NULL) {
         stream->flags = flags;
         stream->priority = priority;
@@ -104,7 +104,7 @@ CUresult cuStreamDestroy_v2(CUstream handle) {
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    stream_destroy(stream);
+    destroy(stream);
     return driver_leave(CUDA_SUCCESS);
 }
 

@@ -1,9 +1,6 @@
-#include "virtual.h"
-
+/* Address reservations, and allocations mapped into them. */
 #include "address.h"
 #include "allocation.h"
-#include "array.h"
-#include "stream.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -112,7 +109,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGeneric
     return driver_leave(CUDA_SUCCESS);
 }
 
-void virtual_unmap(struct range *range) {
+static void unmap(struct range *range) {
     struct allocation *allocation = range->owner;
     mmap((void *)range->start, range->bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     range_remove(range);
@@ -145,7 +142,7 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
     for (uintptr_t at = start; at < start + bytes;) {
         struct range *range = range_at(at);
         at += range->bytes;
-        virtual_unmap(range);
+        unmap(range);
     }
     return driver_leave(CUDA_SUCCESS);
 }
@@ -209,93 +206,4 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
     allocation->handles++;
     *handle = allocation->handle;
     return driver_leave(CUDA_SUCCESS);
-}
-
-/* Pieces of arrays that were made without memory of their own. */
-struct array_mapping {
-    struct array_mapping *next;
-    const void *array;
-    CUarrayMapInfo info;
-    struct allocation *allocation;
-};
-
-static struct array_mapping *array_mappings;
-
-static void drop_array_mapping(struct array_mapping **link) {
-    struct array_mapping *gone = *link;
-    *link = gone->next;
-    allocation_drop_use(gone->allocation);
-    free(gone);
-}
-
-void virtual_forget_array(const void *array) {
-    for (struct array_mapping **link = &array_mappings; *link != NULL;) {
-        if ((*link)->array == array) {
-            drop_array_mapping(link);
-        } else {
-            link = &(*link)->next;
-        }
-    }
-}
-
-static bool same_piece(const CUarrayMapInfo *a, const CUarrayMapInfo *b) {
-    if (a->subresourceType != b->subresourceType) {
-        return false;
-    }
-    if (a->subresourceType == CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL) {
-        return a->subresource.miptail.layer == b->subresource.miptail.layer &&
-               a->subresource.miptail.offset == b->subresource.miptail.offset;
-    }
-    return a->subresource.sparseLevel.level == b->subresource.sparseLevel.level &&
-           a->subresource.sparseLevel.layer == b->subresource.sparseLevel.layer &&
-           a->subresource.sparseLevel.offsetX == b->subresource.sparseLevel.offsetX &&
-           a->subresource.sparseLevel.offsetY == b->subresource.sparseLevel.offsetY &&
-           a->subresource.sparseLevel.offsetZ == b->subresource.sparseLevel.offsetZ;
-}
-
-static CUresult map_piece(const CUarrayMapInfo *info) {
-    bool mipmap = info->resourceType == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY;
-    const void *array = mipmap ? (const void *)info->resource.mipmap : (const void *)info->resource.array;
-    if (!object_is(array, mipmap ? OBJECT_MIPMAP : OBJECT_ARRAY)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    struct array_mapping **link = &array_mappings;
-    while (*link != NULL && ((*link)->array != array || !same_piece(&(*link)->info, info))) {
-        link = &(*link)->next;
-    }
-    if (*link != NULL) { /* mapping again replaces */
-        drop_array_mapping(link);
-    }
-    if (info->memOperationType == CU_MEM_OPERATION_TYPE_UNMAP) {
-        return CUDA_SUCCESS;
-    }
-    struct allocation *allocation = allocation_of(info->memHandle.memHandle);
-    struct array_mapping *mapping = allocation == NULL ? NULL : malloc(sizeof *mapping);
-    if (mapping == NULL) {
-        return allocation == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    *mapping = (struct array_mapping){
-        .next = array_mappings, .array = array, .info = *info, .allocation = allocation};
-    array_mappings = mapping;
-    allocation_use(allocation);
-    return CUDA_SUCCESS;
-}
-
-CUresult cuMemMapArrayAsync(CUarrayMapInfo *infos, unsigned int count, CUstream handle) {
-    struct CUstream_st *stream;
-    CUresult result = stream_enter(handle, &stream);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    if (infos == NULL || count == 0) {
-        return driver_leave(CUDA_ERROR_INVALID_VALUE);
-    }
-    for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++) {
-        result = map_piece(&infos[i]);
-    }
-    return driver_leave(result);
-}
-
-CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *infos, unsigned int count, CUstream stream) {
-    return cuMemMapArrayAsync(infos, count, per_thread(stream));
 }

@@ -2,7 +2,7 @@
 
 static const unsigned MEMORY_VERSION_2 = sizeof(nvmlMemory_v2_t) | 2u << 24;
 
-uint64_t nvml_memory_total(nvmlDevice_t device) {
+static uint64_t total_bytes(nvmlDevice_t device) {
     uint64_t sum = 0;
     for (int i = 0; i < device->parts; i++) {
         sum += nvml.attachment.state->device[device->state_index[i]].memory_bytes;
@@ -10,7 +10,7 @@ uint64_t nvml_memory_total(nvmlDevice_t device) {
     return sum;
 }
 
-uint64_t nvml_memory_reserved(nvmlDevice_t device) {
+static uint64_t reserved_bytes(nvmlDevice_t device) {
     uint64_t sum = 0;
     for (int i = 0; i < device->parts; i++) {
         sum += nvml.attachment.state->device[device->state_index[i]].reserved_bytes;
@@ -18,12 +18,12 @@ uint64_t nvml_memory_reserved(nvmlDevice_t device) {
     return sum;
 }
 
-uint64_t nvml_memory_used(nvmlDevice_t device) {
+static uint64_t used_bytes(nvmlDevice_t device) {
     uint64_t sum = 0;
     for (int i = 0; i < device->parts; i++) {
         sum += state_used(&nvml.attachment, device->state_index[i]);
     }
-    uint64_t most = nvml_memory_total(device) - nvml_memory_reserved(device);
+    uint64_t most = total_bytes(device) - reserved_bytes(device);
     return sum < most ? sum : most; /* what is asked for and not granted yet may show for an instant */
 }
 
@@ -31,8 +31,8 @@ uint64_t nvml_memory_used(nvmlDevice_t device) {
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
     nvmlReturn_t result = nvml_check(device, memory);
     if (result == NVML_SUCCESS) {
-        memory->total = nvml_memory_total(device);
-        memory->used = nvml_memory_used(device) + nvml_memory_reserved(device);
+        memory->total = total_bytes(device);
+        memory->used = used_bytes(device) + reserved_bytes(device);
         memory->free = memory->total - memory->used;
     }
     return result;
@@ -46,9 +46,9 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
     if (memory->version != MEMORY_VERSION_2) {
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     }
-    memory->total = nvml_memory_total(device);
-    memory->reserved = nvml_memory_reserved(device);
-    memory->used = nvml_memory_used(device);
+    memory->total = total_bytes(device);
+    memory->reserved = reserved_bytes(device);
+    memory->used = used_bytes(device);
     memory->free = memory->total - memory->reserved - memory->used;
     return NVML_SUCCESS;
 }

@@ -39,7 +39,3 @@ nvmlReturn_t nvml_check_as(const char *call, nvmlDevice_t device, const void *ou
 
 /* Copies text with its end; NVML_ERROR_INSUFFICIENT_SIZE if it does not fit. */
 nvmlReturn_t nvml_text(char *out, unsigned length, const char *text);
-
-uint64_t nvml_memory_total(nvmlDevice_t device);
-uint64_t nvml_memory_reserved(nvmlDevice_t device);
-uint64_t nvml_memory_used(nvmlDevice_t device);
