@@ -210,15 +210,6 @@ bool charge_unbind(struct records *records, uint64_t key, struct charge *charge)
     return true;
 }
 
-void charge_give_back_all_of(struct records *records, CUcontext context)
-{
-    struct record record;
-    while (context && records_take_of(records, (uintptr_t)context, &record)) {
-        struct charge charge = charge_of(record);
-        charge_give_back(&charge);
-    }
-}
-
 uint64_t charge_used(unsigned device)
 {
     static uint64_t reaped_at;

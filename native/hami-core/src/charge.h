@@ -8,7 +8,8 @@
 #include "driver_abi.h"
 #include "records.h"
 
-enum charge_kind { CHARGE_DATA, CHARGE_OVERHEAD };
+/* Managed: the driver may keep it on the host. */
+enum charge_kind { CHARGE_DATA, CHARGE_OVERHEAD, CHARGE_MANAGED };
 
 /* Which device pays, as its index in the region (DEVICE_NONE: nothing is counted), and the context that the memory ends with. */
 struct payer {
@@ -55,9 +56,6 @@ bool charge_bind(struct records *records, const struct charge *charge, uint64_t 
 
 /* The charge of a name, which is no longer bound. False: it was never charged. */
 bool charge_unbind(struct records *records, uint64_t key, struct charge *charge);
-
-/* What the driver freed along with a context. */
-void charge_give_back_all_of(struct records *records, CUcontext context);
 
 /* Bytes that the container has charged on a device, with this process's own books settled, and the dead reaped at most ten times
  * a second. */

@@ -203,7 +203,7 @@ static void own_pools(void)
 {
     CUmemPoolProps props = pool_properties(CU_MEM_LOCATION_TYPE_DEVICE, device);
     CUmemoryPool pool, second;
-    CUdeviceptr a, b;
+    CUdeviceptr a, b, small;
     OK(cuMemPoolCreate(&pool, &props));
     OK(cuMemAllocFromPoolAsync(&a, 40 * MIB, pool, NULL));
     OK(cuMemAllocFromPoolAsync_ptsz(&b, 20 * MIB, pool, NULL));
@@ -212,6 +212,15 @@ static void own_pools(void)
     /* Destroyed, it lives on until the last pointer is freed. */
     OK(cuMemPoolDestroy(pool));
     RIGHT(charged() >= 60 * MIB);
+    OK(cuMemPoolCreate(&second, &props));
+    OK(cuMemPoolDestroy(second));
+    OK(cuMemPoolCreate(&second, &props));
+    OK(cuMemAllocFromPoolAsync(&small, 4315, second, NULL));
+    size_t without = charged() - pool_holds(second);
+    OK(cuMemPoolDestroy(second));
+    /* A whole piece, though the pointer is of 4315 bytes. */
+    IS(charged(), without + 2 * MIB);
+    OK(cuMemFreeAsync(small, NULL));
     OK(cuMemPoolCreate(&second, &props));
     OK(cuMemFreeAsync(a, NULL));
     RIGHT(charged() >= 20 * MIB);
@@ -652,6 +661,32 @@ static void modules(void)
         OK(cuModuleLoadData(&module, code));
         OK(cuModuleUnload(module));
     }
+    IS(charged(), 0);
+}
+
+/* Memory that is charged and not on the card must not hide what a module takes. */
+static void managed_memory_hides_no_module(void)
+{
+    CUmodule module;
+    CUdeviceptr pointer;
+    OK(cuModuleLoadData(&module, code));
+    size_t loaded = charged();
+    OK(cuModuleUnload(module));
+    OK(cuMemAllocManaged(&pointer, 108 * MIB, 1));
+    OK(cuModuleLoadData(&module, code));
+    IS(charged(), 108 * MIB + loaded);
+    OK(cuModuleUnload(module));
+    OK(cuMemFree_v2(pointer));
+    IS(charged(), 0);
+}
+
+static void modules_end_with_their_context(void)
+{
+    CUmodule module;
+    CUcontext second;
+    OK(cuModuleLoadData(&module, code));
+    OK(cuCtxCreate_v2(&second, 0, device));
+    OK(cuDevicePrimaryCtxRelease_v2(device));
     IS(charged(), 0);
 }
 

@@ -7,6 +7,8 @@
 #include "../driver.h"
 #include "../hooks.h"
 #include "arrays.h"
+#include "linear.h"
+#include "modules.h"
 #include "overhead.h"
 #include "pools.h"
 
@@ -26,8 +28,9 @@ static void gone(CUcontext context, unsigned index)
     struct record record;
     records_take(contexts(), (uintptr_t)context, &record);
     __atomic_fetch_add(&process->holdings.contexts_ended, 1, __ATOMIC_ACQ_REL);
-    charge_give_back_all_of(&process->holdings.linear, context);
+    linear_gone_with(context);
     arrays_gone_with(context);
+    modules_gone_with(context);
     overhead_context_gone(index);
 }
 
@@ -177,9 +180,10 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value)
     CUresult result = charge_current(&payer);
     if (result != CUDA_SUCCESS)
         return result;
+    uint64_t booked = overhead_booked(payer.device);
     result = cuda.cuCtxSetLimit(limit, value);
     if (result == CUDA_SUCCESS)
-        overhead_grown(payer.device);
+        overhead_grown(payer.device, booked);
     return result;
 }
 

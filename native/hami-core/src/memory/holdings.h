@@ -45,6 +45,7 @@ struct holdings {
     struct lock primary_lock;
     CUcontext primary[REGION_DEVICES];
     struct overhead overhead[REGION_DEVICES];
+    uint64_t managed[REGION_DEVICES]; /* bytes of managed memory */
     struct lock graph_lock[REGION_DEVICES];
     struct charge graph_memory[REGION_DEVICES];
 };

@@ -15,23 +15,41 @@ static struct records *linear(void)
     return &process->holdings.linear;
 }
 
+/* Managed memory is charged in full, wherever the driver keeps it; so how much there is of it says whether NVML's figure for the
+ * process can be compared with the charges. */
+static void count_managed(unsigned device, uint64_t bytes)
+{
+    if (device != DEVICE_NONE)
+        __atomic_fetch_add(&process->holdings.managed[device], bytes, __ATOMIC_RELAXED);
+}
+
 /* After the driver's answer: the charge goes to the pointer or back. */
 static CUresult conclude(CUresult result, struct charge *charge, CUdeviceptr pointer)
 {
+    bool managed = charge->kind == CHARGE_MANAGED && result == CUDA_SUCCESS;
+    if (managed)
+        count_managed(charge->payer.device, charge->bytes);
     if (result == CUDA_SUCCESS && !charge_bind(linear(), charge, pointer)) {
         cuda.cuMemFree_v2(pointer);
         result = CUDA_ERROR_OUT_OF_MEMORY;
+        if (managed)
+            count_managed(charge->payer.device, -charge->bytes);
     }
     if (result != CUDA_SUCCESS)
         charge_give_back(charge);
     return result;
 }
 
-static CUresult begin(struct charge *charge, uint64_t bytes)
+static CUresult begin_as(enum charge_kind kind, struct charge *charge, uint64_t bytes)
 {
     struct payer payer;
     CUresult result = charge_current(&payer);
-    return result == CUDA_SUCCESS ? charge_take(charge, payer, CHARGE_DATA, bytes) : result;
+    return result == CUDA_SUCCESS ? charge_take(charge, payer, kind, bytes) : result;
+}
+
+static CUresult begin(struct charge *charge, uint64_t bytes)
+{
+    return begin_as(CHARGE_DATA, charge, bytes);
 }
 
 /* HAMi: with CUDA_OVERSUBSCRIBE=true, what the limit allows and the card has not is served from managed memory, which the driver
@@ -53,8 +71,10 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
     if (result != CUDA_SUCCESS)
         return result;
     result = cuda.cuMemAlloc_v2(dptr, bytesize);
-    if (result == CUDA_ERROR_OUT_OF_MEMORY && may_oversubscribe())
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && may_oversubscribe()) {
+        charge.kind = CHARGE_MANAGED;
         result = cuda.cuMemAllocManaged(dptr, bytesize, CU_MEM_ATTACH_GLOBAL);
+    }
     return conclude(result, &charge, result == CUDA_SUCCESS ? *dptr : 0);
 }
 
@@ -72,7 +92,7 @@ CUresult cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned int bytesize)
 CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags)
 {
     struct charge charge;
-    CUresult result = begin(&charge, bytesize);
+    CUresult result = begin_as(CHARGE_MANAGED, &charge, bytesize);
     if (result != CUDA_SUCCESS)
         return result;
     result = cuda.cuMemAllocManaged(dptr, bytesize, flags);
@@ -112,6 +132,13 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned in
     return conclude(result, &charge, result == CUDA_SUCCESS ? *dptr : 0);
 }
 
+static void give_back(const struct record *record)
+{
+    if (record->kind == CHARGE_MANAGED)
+        count_managed(record->device, -record->bytes);
+    charge_give_back(&(struct charge){{record->device, NULL}, CHARGE_DATA, record->bytes});
+}
+
 struct departure linear_depart(CUdeviceptr pointer)
 {
     struct departure departure;
@@ -129,7 +156,14 @@ void linear_departed(const struct departure *departure, CUresult result)
     else if (record->kind == LINEAR_POOLED)
         pool_freed(record);
     else
-        charge_give_back(&(struct charge){{record->device, NULL}, CHARGE_DATA, record->bytes});
+        give_back(record);
+}
+
+void linear_gone_with(CUcontext context)
+{
+    struct record record;
+    while (context && records_take_of(linear(), (uintptr_t)context, &record))
+        give_back(&record);
 }
 
 CUresult cuMemFree_v2(CUdeviceptr dptr)

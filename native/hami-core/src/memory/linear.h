@@ -19,4 +19,7 @@ struct departure linear_depart(CUdeviceptr pointer);
 /* After the driver's answer: the charge is given back, or the record put back. */
 void linear_departed(const struct departure *departure, CUresult result);
 
+/* A context is gone, and with it what was allocated in it. */
+void linear_gone_with(CUcontext context);
+
 #endif

@@ -4,18 +4,29 @@
 #include "../devices.h"
 #include "../driver.h"
 #include "../hooks.h"
+#include "modules.h"
 #include "overhead.h"
 
 /* Notes what a load made the overhead grow by, so that the unload gives it back. */
-static CUresult loaded(CUresult result, const struct payer *payer, const void *handle)
+static CUresult loaded(CUresult result, const struct payer *payer, uint64_t booked_before, const void *handle)
 {
     if (result != CUDA_SUCCESS)
         return result;
-    uint64_t grown = overhead_grown(payer->device);
+    uint64_t grown = overhead_grown(payer->device, booked_before);
     if (grown)
         records_add(&process->holdings.modules,
-                    (struct record){.key = (uintptr_t)handle, .bytes = grown, .device = payer->device});
+                    (struct record){.key = (uintptr_t)handle,
+                                    .bytes = grown,
+                                    .device = payer->device,
+                                    .owner = (uintptr_t)payer->context});
     return result;
+}
+
+void modules_gone_with(CUcontext context)
+{
+    struct record record;
+    while (context && records_take_of(&process->holdings.modules, (uintptr_t)context, &record))
+        overhead_shrink(record.device, record.bytes);
 }
 
 static CUresult unloaded(CUresult result, const struct record *record)
@@ -33,8 +44,9 @@ CUresult cuModuleLoad(CUmodule *module, const char *fname)
     CUresult result = charge_current(&payer);
     if (result != CUDA_SUCCESS)
         return result;
+    uint64_t booked = overhead_booked(payer.device);
     result = cuda.cuModuleLoad(module, fname);
-    return loaded(result, &payer, result == CUDA_SUCCESS ? *module : NULL);
+    return loaded(result, &payer, booked, result == CUDA_SUCCESS ? *module : NULL);
 }
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image)
@@ -43,8 +55,9 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image)
     CUresult result = charge_current(&payer);
     if (result != CUDA_SUCCESS)
         return result;
+    uint64_t booked = overhead_booked(payer.device);
     result = cuda.cuModuleLoadData(module, image);
-    return loaded(result, &payer, result == CUDA_SUCCESS ? *module : NULL);
+    return loaded(result, &payer, booked, result == CUDA_SUCCESS ? *module : NULL);
 }
 
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions, CUjit_option *options,
@@ -54,8 +67,9 @@ CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int nu
     CUresult result = charge_current(&payer);
     if (result != CUDA_SUCCESS)
         return result;
+    uint64_t booked = overhead_booked(payer.device);
     result = cuda.cuModuleLoadDataEx(module, image, numOptions, options, optionValues);
-    return loaded(result, &payer, result == CUDA_SUCCESS ? *module : NULL);
+    return loaded(result, &payer, booked, result == CUDA_SUCCESS ? *module : NULL);
 }
 
 CUresult cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin)
@@ -64,8 +78,9 @@ CUresult cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin)
     CUresult result = charge_current(&payer);
     if (result != CUDA_SUCCESS)
         return result;
+    uint64_t booked = overhead_booked(payer.device);
     result = cuda.cuModuleLoadFatBinary(module, fatCubin);
-    return loaded(result, &payer, result == CUDA_SUCCESS ? *module : NULL);
+    return loaded(result, &payer, booked, result == CUDA_SUCCESS ? *module : NULL);
 }
 
 CUresult cuModuleUnload(CUmodule hmod)
@@ -93,10 +108,11 @@ CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *j
     CUresult result = container_enter();
     if (result != CUDA_SUCCESS)
         return result;
+    struct payer payer = current_if_any();
+    uint64_t booked = overhead_booked(payer.device);
     result = cuda.cuLibraryLoadData(library, code, jitOptions, jitOptionsValues, numJitOptions, libraryOptions,
                                     libraryOptionValues, numLibraryOptions);
-    struct payer payer = current_if_any();
-    return loaded(result, &payer, result == CUDA_SUCCESS ? *library : NULL);
+    return loaded(result, &payer, booked, result == CUDA_SUCCESS ? *library : NULL);
 }
 
 CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_option *jitOptions, void **jitOptionsValues,
@@ -106,10 +122,11 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_o
     CUresult result = container_enter();
     if (result != CUDA_SUCCESS)
         return result;
+    struct payer payer = current_if_any();
+    uint64_t booked = overhead_booked(payer.device);
     result = cuda.cuLibraryLoadFromFile(library, fileName, jitOptions, jitOptionsValues, numJitOptions, libraryOptions,
                                         libraryOptionValues, numLibraryOptions);
-    struct payer payer = current_if_any();
-    return loaded(result, &payer, result == CUDA_SUCCESS ? *library : NULL);
+    return loaded(result, &payer, booked, result == CUDA_SUCCESS ? *library : NULL);
 }
 
 CUresult cuLibraryUnload(CUlibrary library)

@@ -36,6 +36,9 @@ static bool measure(unsigned device, uint64_t *bytes)
 {
     enum { TRIES = 4 };
     uint32_t pid = container_host_pid();
+    /* Managed memory is charged in full and may not be on the card: the difference says nothing. */
+    if (__atomic_load_n(&process->holdings.managed[device], __ATOMIC_RELAXED) > 0)
+        return false;
     for (unsigned i = 0; pid != 0 && i < TRIES; i++) {
         uint64_t booked, step = charge_steps(device), held = charge_held(device), own = overhead_of(device)->charge.bytes;
         if (!nvml_process_memory(device_uuid(device), pid, &booked))
@@ -114,14 +117,25 @@ void overhead_settle(unsigned device)
     lock_drop(&overhead_of(device)->lock);
 }
 
-uint64_t overhead_grown(unsigned device)
+uint64_t overhead_booked(unsigned device)
+{
+    uint64_t booked;
+    uint32_t pid = device == DEVICE_NONE ? 0 : container_host_pid();
+    bool managed = pid != 0 && __atomic_load_n(&process->holdings.managed[device], __ATOMIC_RELAXED) > 0;
+    return managed && nvml_process_memory(device_uuid(device), pid, &booked) ? booked : 0;
+}
+
+uint64_t overhead_grown(unsigned device, uint64_t booked_before)
 {
     if (device == DEVICE_NONE)
         return 0;
     struct overhead *overhead = overhead_of(device);
     lock_take(&overhead->lock);
-    uint64_t before = overhead->charge.bytes;
-    find_again(overhead, device);
+    uint64_t before = overhead->charge.bytes, booked = booked_before ? overhead_booked(device) : 0;
+    if (booked > booked_before)
+        charge_correct(&overhead->charge, before + booked - booked_before);
+    else
+        find_again(overhead, device);
     uint64_t grown = overhead->charge.bytes > before ? overhead->charge.bytes - before : 0;
     overhead->known += grown;
     lock_drop(&overhead->lock);

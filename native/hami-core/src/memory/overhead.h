@@ -17,8 +17,11 @@ void overhead_context_gone(unsigned device);
 /* Memory is about to be refused: what is there beside what calls were seen to take? */
 void overhead_settle(unsigned device);
 
+/* For overhead_grown, before a call: what NVML books for this process, if it holds managed memory, else 0. */
+uint64_t overhead_booked(unsigned device);
+
 /* A module was loaded, a limit raised. Bytes that it grew by. */
-uint64_t overhead_grown(unsigned device);
+uint64_t overhead_grown(unsigned device, uint64_t booked_before);
 
 /* What had made it grow by so much is gone. */
 void overhead_shrink(unsigned device, uint64_t bytes);

@@ -17,8 +17,9 @@ struct pool {
     struct lock lock;
     CUmemoryPool handle;
     struct charge charge;
-    uint64_t live; /* bytes of its pointers that are not freed */
-    bool by_pointers; /* the driver no longer tells what it holds (destroyed), or never did: it is what its pointers are */
+    uint64_t pieces;  /* of the driver's, at most, that its pointers are in */
+    uint64_t at_most; /* what it held when the driver last told */
+    bool by_pointers; /* the driver no longer tells what it holds (destroyed), or never did: it is what its pointers are in */
 };
 
 static struct pool *find(CUmemoryPool handle)
@@ -52,7 +53,11 @@ static uint64_t holds(struct pool *pool)
     if (!pool->by_pointers &&
         cuda.cuMemPoolGetAttribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) != CUDA_SUCCESS)
         pool->by_pointers = true;
-    return pool->by_pointers ? pool->live : reserved;
+    if (!pool->by_pointers) {
+        pool->at_most = reserved;
+        return reserved;
+    }
+    return pool->at_most && pool->at_most < pool->pieces ? pool->at_most : pool->pieces;
 }
 
 static void settle_one(struct pool *pool)
@@ -188,9 +193,9 @@ static CUresult allocate_in(struct pool *pool, const struct call *call, CUdevice
                                 .device = pool->charge.payer.device,
                                 .kind = LINEAR_POOLED,
                                 .owner = (uintptr_t)pool};
-        pool->live += bytes;
+        pool->pieces += charge_whole_pieces(bytes);
         if (!records_add(&process->holdings.linear, record)) {
-            pool->live -= bytes;
+            pool->pieces -= charge_whole_pieces(bytes);
             cuda.cuMemFreeAsync(*pointer, call->stream);
             result = CUDA_ERROR_OUT_OF_MEMORY;
         }
@@ -279,10 +284,10 @@ void pool_freed(const struct record *record)
 {
     struct pool *pool = (struct pool *)(uintptr_t)record->owner;
     lock_take(&pool->lock);
-    pool->live -= record->bytes;
+    pool->pieces -= charge_whole_pieces(record->bytes);
     if (pool->by_pointers)
         settle_one(pool);
-    bool gone = pool->by_pointers && !pool->handle && pool->live == 0;
+    bool gone = pool->by_pointers && !pool->handle && pool->pieces == 0;
     lock_drop(&pool->lock);
     if (gone)
         forget(pool);
@@ -352,8 +357,11 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
     if (!known)
         return cuda.cuMemPoolDestroy(pool);
     lock_take(&known->lock);
+    struct quiet quiet = quiet_begin();
+    trim_one(known); /* what no pointer is in would be held until the next synchronisation, untold */
+    quiet_end(quiet);
     result = cuda.cuMemPoolDestroy(pool);
-    bool gone = result == CUDA_SUCCESS && known->live == 0;
+    bool gone = result == CUDA_SUCCESS && known->pieces == 0;
     if (result == CUDA_SUCCESS) {
         known->by_pointers = true;
         known->handle = NULL;
