@@ -116,10 +116,10 @@ def gpustat(container: Container) -> Shown:
 
 def nvitop(container: Container) -> Shown:
     printed = container.run(sys.executable, "-m", "nvitop", "-1", "--no-unicode", "--only", "0")
-    card = re.search(r"(\d+)MiB / (\d+)MiB", printed)
+    card = re.search(r"([\d.]+)MiB / ([\d.]+)MiB", printed)
     assert card, printed
-    processes = re.findall(r"^\|\s+0\s+(\d+) C\s+\S+\s+(\d+)MiB", printed, re.MULTILINE)
-    return Shown(int(card[1]), int(card[2]), {int(pid): int(held) for pid, held in processes})
+    processes = re.findall(r"^\|\s+0\s+(\d+) C\s+\S+\s+([\d.]+)MiB", printed, re.MULTILINE)
+    return Shown(int(float(card[1])), int(float(card[2])), {int(pid): int(float(held)) for pid, held in processes})
 
 
 @pytest.mark.parametrize("tool", [nvidia_smi, gpustat, nvitop])
