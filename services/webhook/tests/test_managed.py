@@ -232,9 +232,12 @@ def test_no_review_fails_through_fifty_rotations(api: tuple[ApiServer, str], tmp
                 except OSError as error:
                     failures.append(repr(error))
                 answered += 1
+                time.sleep(0.01)
 
         threads = [
-            threading.Thread(target=load, args=(replica, delay)) for replica in started for delay in (0.0, settle / 2)
+            threading.Thread(target=load, args=(replica, delay), daemon=True)
+            for replica in started
+            for delay in (0.0, settle / 2)
         ]
         for thread in threads:
             thread.start()
@@ -245,13 +248,15 @@ def test_no_review_fails_through_fifty_rotations(api: tuple[ApiServer, str], tmp
         def in_rest() -> bool:
             return not {"next-ca.crt", "old-ca.crt"} & set(state.objects[KEYS]["data"])
 
-        for number in range(50):
-            before = leaves()
-            wish(state, "ca" if number % 5 == 0 else "leaf")
-            until(lambda before=before: leaves() > before and in_rest())  # type: ignore[misc]
-        stop.set()
-        for thread in threads:
-            thread.join(WAIT_SECONDS)
+        try:
+            for number in range(50):
+                before = leaves()
+                wish(state, "ca" if number % 5 == 0 else "leaf")
+                until(lambda before=before: leaves() > before and in_rest())  # type: ignore[misc]
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join(WAIT_SECONDS)
         steps = [step for replica in started for step in replica.steps()]
     assert failures == []
     assert answered > 200

@@ -122,6 +122,8 @@ class Keeper:
         wish = (metadata.get("annotations") or {}).get(ROTATE_ANNOTATION, "")
         after, name = keyring, ""
         if keyring.authority is not None:
+            if _now() - now > datetime.timedelta(seconds=LEASE_SECONDS / 2):
+                raise ApiFailed(0, "this turn took so long that another replica may be the writer by now")
             in_place = self.objects.put_bundle(base64.b64encode(keyring.bundle()).decode())
             # A bundle that had to be put back was not in place all the time: its time starts anew.
             after = keyring.note_bundled(now) if in_place else replace(keyring, bundled="")
@@ -157,6 +159,9 @@ class Keeper:
                     _log.warning("certificate_api_failed", error=str(failed))
             except (ValueError, OSError) as error:
                 _log.error("certificate_unusable", error=str(error))
+            except Exception:
+                # A turn that fails in a way nobody thought of must not be the last one.
+                _log.exception("certificate_turn_failed")
             await asyncio.sleep(self.poll_seconds)
 
     def obtain(self) -> None:
