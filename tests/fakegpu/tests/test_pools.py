@@ -137,3 +137,38 @@ def test_pools_end_with_the_primary_context(machine: Machine) -> None:
         process.run("p = ok(d.cuMemAllocFromPoolAsync(10 << 20, pool, stream)), ok(d.cuMemAllocAsync(9, stream))")
         process.run("ok(d.cuDevicePrimaryCtxReset(dev))")
         assert machine.held(process) == {}
+
+
+def test_a_pool_for_other_processes_is_charged_to_its_maker(machine: Machine) -> None:
+    fd = "d.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR"
+    with machine.user() as maker, machine.user() as other:
+        maker.run(OWN_POOL.replace("pool =", f"props.handleTypes = {fd}\npool ="))
+        maker.run("p = ok(d.cuMemAllocFromPoolAsync(5 << 20, pool, stream)); ok(d.cuMemsetD8(p, 8, 5 << 20))")
+        maker.run(f"import ctypes; fd = ok(d.cuMemPoolExportToShareableHandle(pool, {fd}, 0))")
+        content = maker.run("ctypes.string_at(ok(d.cuMemPoolExportPointer(p)).getPtr(), 64).hex()")
+        other.run(f"import os; fd = os.open('/proc/{maker.popen.pid}/fd/{maker.run('fd')}', os.O_RDWR)")
+        other.run(
+            "import ctypes\n"
+            f"pool = ok(d.cuMemPoolImportFromShareableHandle(fd, {fd}, 0)); stream = ok(d.cuStreamCreate(0))\n"
+            "data = d.CUmemPoolPtrExportData()\n"
+            f"ctypes.memmove(data.getPtr(), bytes.fromhex('{content}'), 64)\n"
+            "q = ok(d.cuMemPoolImportPointer(pool, data)); out = bytearray(5 << 20)\n"
+            "ok(d.cuMemcpyDtoH(out, q, 5 << 20))\n"
+        )
+        assert other.run("out == bytes([8]) * (5 << 20)")
+        assert other.run("code(d.cuMemAllocFromPoolAsync(1, pool, stream))") == "INVALID_VALUE"
+        assert machine.held(other) == {"context": CONTEXT_BYTES}
+        assert pool_bytes(machine, maker) == GROWTH
+        assert machine.used_mib() == 232
+        other.run("ok(d.cuMemFreeAsync(q, stream)); ok(d.cuMemPoolDestroy(pool))")
+        maker.run("ok(d.cuMemFreeAsync(p, stream)); ok(d.cuStreamSynchronize(stream)); ok(d.cuMemPoolDestroy(pool))")
+        assert machine.used_mib() == 200
+
+
+def test_only_a_pool_made_for_it_can_be_handed_on(machine: Machine) -> None:
+    fd = "d.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR"
+    with machine.user() as process:
+        process.run(OWN_POOL)
+        process.run("p = ok(d.cuMemAllocFromPoolAsync(100, pool, stream))")
+        assert process.run(f"code(d.cuMemPoolExportToShareableHandle(pool, {fd}, 0))") == "INVALID_VALUE"
+        assert process.run("code(d.cuMemPoolExportPointer(p))") == "INVALID_VALUE"

@@ -28,6 +28,7 @@ static const uint64_t MAGIC = 0x636970756761664b;
 struct exported {
     struct exported *next;
     struct CUctx_st *context;
+    const struct arena *arena;
     uintptr_t start;
     size_t bytes;
     int fd;
@@ -50,7 +51,8 @@ static struct exported *export_units(const struct address *block, uintptr_t star
     if (export == NULL) {
         return NULL;
     }
-    *export = (struct exported){.next = exports, .context = block->context, .start = start, .bytes = bytes};
+    *export = (struct exported){
+        .next = exports, .context = block->context, .arena = block->arena, .start = start, .bytes = bytes};
     export->fd = shared_convert(&driver.attachment, block->device->state_index, bytes, &export->shared);
     if (export->fd < 0) {
         free(export);
@@ -71,7 +73,7 @@ static struct exported *export_units(const struct address *block, uintptr_t star
 static void end_export(struct exported **link) {
     struct exported *gone = *link;
     *link = gone->next;
-    struct device *device = gone->context->device;
+    struct device *device = gone->arena->device;
     mmap((void *)gone->start, gone->bytes, PROT_READ | PROT_WRITE,
          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     shared_return(&driver.attachment, device->state_index, gone->bytes);
@@ -105,9 +107,19 @@ void ipc_end(struct CUctx_st *context) {
     }
 }
 
-static CUresult get_handle(CUipcMemHandle *out, CUdeviceptr address) {
+void ipc_end_arena(const struct arena *arena) {
+    for (struct exported **link = &exports; *link != NULL;) {
+        if ((*link)->arena == arena) {
+            end_export(link);
+        } else {
+            link = &(*link)->next;
+        }
+    }
+}
+
+CUresult ipc_export(void *out, CUdeviceptr address, const struct arena *arena) {
     struct address block;
-    if (!address_find((uintptr_t)address, &block) || block.arena == NULL || block.arena->kind != ARENA_LINEAR) {
+    if (!address_find((uintptr_t)address, &block) || block.arena == NULL || block.arena != arena) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     uintptr_t start;
@@ -119,8 +131,8 @@ static CUresult get_handle(CUipcMemHandle *out, CUdeviceptr address) {
     }
     struct handle handle = {
         .magic = MAGIC, .shared = export->shared, .offset = block.start - start, .bytes = block.bytes};
-    _Static_assert(sizeof handle <= sizeof *out, "fits into the driver's handle");
-    memset(out, 0, sizeof *out);
+    _Static_assert(sizeof handle <= IPC_HANDLE_BYTES && sizeof(CUipcMemHandle) == IPC_HANDLE_BYTES, "one size");
+    memset(out, 0, IPC_HANDLE_BYTES);
     memcpy(out, &handle, sizeof handle);
     return CUDA_SUCCESS;
 }
@@ -131,7 +143,10 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address) {
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    return driver_leave(handle == NULL ? CUDA_ERROR_INVALID_VALUE : get_handle(handle, address));
+    struct address block;
+    bool linear = handle != NULL && address_find((uintptr_t)address, &block) && block.arena != NULL &&
+                  block.arena->kind == ARENA_LINEAR;
+    return driver_leave(linear ? ipc_export(handle, address, block.arena) : CUDA_ERROR_INVALID_VALUE);
 }
 
 struct opened {
@@ -180,7 +195,9 @@ static void drop_opened(struct opened *opened) {
     free(opened);
 }
 
-static CUresult open_handle(struct CUctx_st *context, CUdeviceptr *address, const struct handle *handle) {
+CUresult ipc_open(const void *given, struct device *device, struct CUctx_st *context, CUdeviceptr *address) {
+    struct handle content, *handle = &content;
+    memcpy(handle, given, sizeof *handle);
     if (handle->magic != MAGIC) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -199,7 +216,7 @@ static CUresult open_handle(struct CUctx_st *context, CUdeviceptr *address, cons
         range = range_add((struct range){.start = start,
                                          .bytes = handle->bytes,
                                          .kind = RANGE_OPENED,
-                                         .device = context->device,
+                                         .device = device,
                                          .context = context,
                                          .owner = opened,
                                          .reachable = true,
@@ -214,6 +231,12 @@ static CUresult open_handle(struct CUctx_st *context, CUdeviceptr *address, cons
     return CUDA_SUCCESS;
 }
 
+void ipc_close_once(struct range *range) {
+    if (--range->uses == 0) {
+        ipc_close(range);
+    }
+}
+
 void ipc_close(struct range *range) {
     struct opened *opened = range->owner;
     range_remove(range);
@@ -226,10 +249,8 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle given, unsig
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    struct handle handle;
-    memcpy(&handle, &given, sizeof handle);
     bool good = address != NULL && flags <= 1;
-    return driver_leave(good ? open_handle(context, address, &handle) : CUDA_ERROR_INVALID_VALUE);
+    return driver_leave(good ? ipc_open(&given, context->device, context, address) : CUDA_ERROR_INVALID_VALUE);
 }
 
 CUresult cuIpcOpenMemHandle(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags) {
@@ -246,8 +267,6 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
     if (range == NULL || range->kind != RANGE_OPENED || range->start != (uintptr_t)address) {
         return driver_leave(CUDA_ERROR_INVALID_VALUE);
     }
-    if (--range->uses == 0) {
-        ipc_close(range);
-    }
+    ipc_close_once(range);
     return driver_leave(CUDA_SUCCESS);
 }

@@ -99,6 +99,10 @@ CUresult memory_free(CUdeviceptr address) {
     }
     if (found.range != NULL) {
         enum range_kind kind = found.range->kind;
+        if (kind == RANGE_OPENED && found.range->context == NULL) { /* a block of an imported pool */
+            ipc_close_once(found.range);
+            return CUDA_SUCCESS;
+        }
         if (kind != RANGE_MANAGED && kind != RANGE_LOW && kind != RANGE_EXTERNAL) {
             return CUDA_ERROR_INVALID_VALUE;
         }

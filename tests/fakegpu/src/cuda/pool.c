@@ -6,10 +6,12 @@
 
 #include "address.h"
 #include "graph.h"
+#include "ipc.h"
 #include "memory.h"
 #include "stream.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 enum { STEP = 512, GROWTH = 32 << 20 };
 
@@ -54,7 +56,11 @@ static void end_pool(CUmemoryPool pool) {
         link = &(*link)->next;
     }
     *link = pool->next;
+    ipc_end_arena(&pool->arena);
     arena_close(&pool->arena);
+    if (pool->fd >= 0) {
+        close(pool->fd);
+    }
     device_give(pool->device, MEMORY_POOL, pool->reserved);
     struct device *device = pool->device;
     device->default_pool = device->default_pool == pool ? NULL : device->default_pool;
@@ -69,6 +75,7 @@ static CUresult make_pool(struct device *device, const CUmemPoolProps *props, CU
     }
     pool->device = device;
     pool->props = *props;
+    pool->fd = -1;
     pool->reuse[1] = pool->reuse[2] = pool->reuse[3] = 1;
     pool->arena = (struct arena){
         .kind = ARENA_POOL, .device = device, .owner = pool, .take = take_units, .give = give_units};
@@ -80,6 +87,14 @@ static CUresult make_pool(struct device *device, const CUmemPoolProps *props, CU
     pools = pool;
     *out = pool;
     return CUDA_SUCCESS;
+}
+
+CUresult pool_import(struct device *device, const CUmemPoolProps *props, CUmemoryPool *pool) {
+    CUresult result = make_pool(device, props, pool);
+    if (result == CUDA_SUCCESS) {
+        (*pool)->imported = true;
+    }
+    return result;
 }
 
 CUresult pool_default(struct device *device, CUmemoryPool *pool) {
@@ -143,12 +158,19 @@ static CUresult allocate(struct CUstream_st *stream, CUmemoryPool pool, size_t b
     return CUDA_SUCCESS;
 }
 
+CUmemoryPool pool_of(CUdeviceptr address) {
+    struct address found;
+    bool known = address_find((uintptr_t)address, &found) && found.arena != NULL && found.arena->kind == ARENA_POOL;
+    return known ? found.arena->owner : NULL;
+}
+
 CUresult pool_free(CUdeviceptr address) {
     struct address found;
     if (!address_find((uintptr_t)address, &found) || found.start != (uintptr_t)address) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     CUmemoryPool pool = found.arena->owner;
+    memory_forget_shared(&found);
     pool->used -= stepped(found.bytes);
     pool->live--;
     arena_give(found.arena, (uintptr_t)address);
@@ -164,7 +186,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *address, size_t bytes, CUmemoryPoo
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (address == NULL || bytes == 0 || !pool_is(pool)) {
+    if (address == NULL || bytes == 0 || !pool_is(pool) || pool->imported) {
         return driver_leave(CUDA_ERROR_INVALID_VALUE);
     }
     return driver_leave(allocate(stream, pool, bytes, address));
@@ -223,13 +245,24 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props) {
     if (pool == NULL || props == NULL || props->allocType != CU_MEM_ALLOCATION_TYPE_PINNED) {
         return driver_leave(CUDA_ERROR_INVALID_VALUE);
     }
-    if (props->location.type != CU_MEM_LOCATION_TYPE_DEVICE || props->handleTypes != CU_MEM_HANDLE_TYPE_NONE) {
-        return driver_leave(CUDA_ERROR_NOT_SUPPORTED); /* pools of host memory, and pools for other processes */
+    bool shareable = props->handleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    if (props->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+        (props->handleTypes != CU_MEM_HANDLE_TYPE_NONE && !shareable)) {
+        return driver_leave(CUDA_ERROR_NOT_SUPPORTED); /* pools of host memory, and fabric handles */
     }
     if (props->location.id < 0 || props->location.id >= driver.device_count) {
         return driver_leave(CUDA_ERROR_INVALID_DEVICE);
     }
-    return driver_leave(make_pool(&driver.device[props->location.id], props, pool));
+    struct device *device = &driver.device[props->location.id];
+    result = make_pool(device, props, pool);
+    if (result == CUDA_SUCCESS && shareable) { /* an empty file that stands for it */
+        (*pool)->fd = shared_convert(&driver.attachment, device->state_index, 0, &(*pool)->shared);
+        if ((*pool)->fd < 0) {
+            end_pool(*pool);
+            result = CUDA_ERROR_OPERATING_SYSTEM;
+        }
+    }
+    return driver_leave(result);
 }
 
 CUresult pool_enter_as(const char *call, CUmemoryPool pool, enum safety safety) {

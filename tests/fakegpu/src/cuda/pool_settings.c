@@ -106,7 +106,7 @@ CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (!pool_is(pool) || pool->device != device) {
+    if (!pool_is(pool) || pool->device != device || pool->imported) {
         return driver_leave(CUDA_ERROR_INVALID_VALUE);
     }
     device->current_pool = pool;

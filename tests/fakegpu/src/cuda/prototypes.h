@@ -534,6 +534,14 @@ CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location, CUm
 CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type);
 CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool);
 
+/* pool_sharing.c */
+CUresult cuMemPoolExportToShareableHandle(void *handle, CUmemoryPool pool, CUmemAllocationHandleType type,
+                                          unsigned long long flags);
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, CUmemAllocationHandleType type,
+                                            unsigned long long flags);
+CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *data, CUdeviceptr address);
+CUresult cuMemPoolImportPointer(CUdeviceptr *address, CUmemoryPool pool, CUmemPoolPtrExportData *data);
+
 /* primary.c */
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice dev);
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev);
