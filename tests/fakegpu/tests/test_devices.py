@@ -46,7 +46,7 @@ def machine(tmp_path: Path) -> Machine:
     ],
 )
 def test_cuda_numbers_the_visible_devices(machine: Machine, variables: dict[str, str], names: list[str]) -> None:
-    with machine.process(**variables) as process:
+    with machine.process(wrapper=(), **variables) as process:
         process.run("ok(d.cuInit(0))")
         assert process.run(NAMES) == names
 
@@ -89,7 +89,7 @@ def test_a_device_describes_itself(machine: Machine) -> None:
 )
 def test_cuda_sees_one_mig_device_at_a_time(tmp_path: Path, visible: str | None, names: list[str]) -> None:
     machine = make_machine(tmp_path, *MIG, FAST, MIDDLE)
-    with machine.process(**({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})) as process:
+    with machine.process(wrapper=(), **({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})) as process:
         process.run("ok(d.cuInit(0))")
         assert process.run(NAMES) == names
 
