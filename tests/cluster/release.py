@@ -21,7 +21,7 @@ NAME = "kai-resource-isolator"
 NAMESPACE = "isolator"
 GPU_LABELS = {"nvidia.com/gpu.present": "true"}
 SERVICES = ("webhook", "vramd", "libsync", "monitor")
-WAIT_SECONDS = 120
+WAIT_SECONDS = 300
 
 
 def app_version() -> str:
@@ -39,8 +39,14 @@ class Release:
     """An installed release."""
 
     cluster: Cluster
-    node: Node
+    own_node: Node | None
     namespace: str
+
+    @property
+    def node(self) -> Node:
+        """The node that runs its pods, for tests with a control plane of their own."""
+        assert self.own_node is not None
+        return self.own_node
 
     def helm(self, verb: str, *arguments: str, values: Mapping[str, Any] | None = None, version: int = 4) -> str:
         """Run `helm VERB` on this release in its namespace; `values` go into a file of their own."""

@@ -35,7 +35,7 @@ def own(cluster: Cluster, plane: ControlPlane, tmp_path_factory: pytest.TempPath
 def restored(own: Release) -> Iterator[Release]:
     """The release, which is put back afterwards as it was installed."""
     yield own
-    own.helm("rollback", "1", "--wait", "--timeout=120s")
+    own.helm("rollback", "1", "--wait", "--timeout=300s")
 
 
 def pod(annotations: dict[str, str] | None = None) -> Object:
@@ -89,7 +89,7 @@ def test_upgrade_by_helm_3_and_rollback(own: Release) -> None:
     upgrade(own, changed, "--reuse-values", version=3)
     assert cluster.get(CONFIGURATION).ok()["webhooks"][0]["failurePolicy"] == "Ignore"
     assert is_limited(admitted(cluster, SHARE))
-    own.helm("rollback", "1", "--wait", "--timeout=120s")
+    own.helm("rollback", "1", "--wait", "--timeout=300s")
     assert cluster.get(CONFIGURATION).ok()["webhooks"][0]["failurePolicy"] == "Fail"
     assert is_limited(admitted(cluster, SHARE))
 
@@ -157,7 +157,7 @@ def test_a_certificate_of_ones_own(restored: Release, tmp_path: Path) -> None:
     other.mkdir()
     wrong = values["tls"] | {"caBundle": certificates.authority(other).certificate}
     # helm 4 applies on the server, where the webhook's own authority is its to change: the README says so.
-    with pytest.raises(AssertionError, match="conflicts with .*kai-resource-isolator-webhook"):
+    with pytest.raises(AssertionError, match=r"conflicts with .*kai-resource-isolator-webhook"):
         upgrade(restored, {"tls": wrong}, "--reuse-values")
     upgrade(restored, {"tls": wrong}, "--reuse-values", "--force-conflicts")
     wait_until(lambda: "x509" in cluster.create(pod(SHARE), query={"dryRun": "All"}).message, "the refusal")
@@ -224,7 +224,7 @@ def test_upgrade_from_a_release_shaped_like_upstreams(own: Release, tmp_path: Pa
 def test_uninstall_leaves_what_is_documented(own: Release) -> None:
     objects = own.objects()
     assert objects
-    own.helm("uninstall", "--wait", "--timeout=120s")
+    own.helm("uninstall", "--wait", "--timeout=300s")
     assert [item["metadata"]["name"] for item in objects if own.cluster.get(item).status != 404] == []
     assert (own.node.root / "var/lib/kai-resource-isolator/libvgpu.so").exists()
     # The API server's view of policies follows a moment later.

@@ -7,7 +7,6 @@ values.yaml by `python -m deploy.helm.generate`.
 {{- $known := .Files.Get "known.json" | fromJson -}}
 {{- include "isolator.checkRetired" . -}}
 {{- include "isolator.checkLevel" (dict "given" .Values "tree" $known.tree "above" "" "paths" $known.paths) -}}
-{{- $sources := 0 -}}
 {{- with .Values.tls -}}
 {{- if and .certManager.enabled .existingSecret -}}
 {{- fail "tls.certManager.enabled and tls.existingSecret are both set: the webhook has one certificate, so set one of them" -}}
