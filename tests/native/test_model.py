@@ -36,8 +36,8 @@ CONTEXT = 100 * MIB
 PIECE = 2 * MIB
 PHASES = [Phase.generate]
 KNOWN = {"E"}
-"""Faults of the library that are left out. E: what graphs kept is still charged when the context that they ended with is
-gone, and hides what the next context takes."""
+"""Faults of the library that are left out. E: what graphs kept is still charged when the context that they ended with
+is gone, and hides what the next context takes."""
 THREADS = 3
 PROCESSES = 3
 
@@ -530,7 +530,7 @@ class Books(RuleBasedStateMachine):
         slack = program.rounding[device] + program.unseen[device]
         assert total + slack >= real, f"device {device}: charged {total}, the driver holds {real}"
         context = ours.context if ours else 0
-        assert context <= overhead + program.rounding[device], f"device {device}: overhead {context} for {kinds}"
+        assert context <= overhead + slack, f"device {device}: overhead {context} for {kinds}"
 
     def teardown(self) -> None:
         for program in self.programs:
