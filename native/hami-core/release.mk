@@ -12,7 +12,7 @@ release: $(RELEASE_MACHINES:%=$(RELEASE)/%/libvgpu.so)
 # carries the mark for shadow stacks. Nothing is left out: the loader's name, which makes a program of it, is not referred to.
 $(RELEASE)/%/libvgpu.so: release-compiler
 	@$(MAKE) -s --no-print-directory CC='$(ZIG) cc -target $*-linux-gnu.$(RELEASE_GLIBC)' ARCH=$* CFLAGS='-O2 -g0' LDFLAGS='-rtlib=none -Wl,--no-gc-sections' \
-		BUILD=$(BUILD)/release-objects/$*
+		BUILD=$(abspath $(BUILD))/release-objects/$*
 	@mkdir -p $(@D)
 	@cmp -s $(BUILD)/release-objects/$*/libvgpu.so $@ || install -m 0755 $(BUILD)/release-objects/$*/libvgpu.so $@
 

@@ -7,6 +7,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+__thread struct lock_holder lock_holder;
+
 /* Word 2 says that someone sleeps. */
 void lock_wait(struct lock *lock)
 {

@@ -3,6 +3,7 @@
 #ifndef LOCK_H
 #define LOCK_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -13,22 +14,42 @@ struct lock {
 void lock_wait(struct lock *lock);
 void lock_wake(struct lock *lock);
 
+/* A thread that holds a lock is not cancelled: reading a file under it would be a place to end at, and nobody would drop the lock. */
+struct lock_holder {
+    unsigned locks;
+    int cancel_state;
+};
+extern __thread struct lock_holder lock_holder;
+
+static inline void lock_held(void)
+{
+    if (lock_holder.locks++ == 0)
+        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &lock_holder.cancel_state);
+}
+
 static inline bool lock_try(struct lock *lock)
 {
     uint32_t free = 0;
-    return __atomic_compare_exchange_n(&lock->word, &free, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
+    if (!__atomic_compare_exchange_n(&lock->word, &free, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+        return false;
+    lock_held();
+    return true;
 }
 
 static inline void lock_take(struct lock *lock)
 {
-    if (!lock_try(lock))
-        lock_wait(lock);
+    if (lock_try(lock))
+        return;
+    lock_wait(lock);
+    lock_held();
 }
 
 static inline void lock_drop(struct lock *lock)
 {
     if (__atomic_exchange_n(&lock->word, 0, __ATOMIC_RELEASE) == 2)
         lock_wake(lock);
+    if (--lock_holder.locks == 0)
+        pthread_setcancelstate(lock_holder.cancel_state, NULL);
 }
 
 #endif
