@@ -93,9 +93,28 @@ MUTANTS = (
            "        if (devices[i].handle == device || i == 0)\n            return devices[0].index;", "devices other_card"),
     Mutant("others' captures are disturbed", "quiet.h", "quiet.changed = cuda.cuThreadExchangeStreamCaptureMode(&quiet.before) == CUDA_SUCCESS;", "", "captures"),
     Mutant("a name is enough to be the driver's", "hooks.c", "return address && address == *hook->driver ? hook->wrapper : address;", "return address ? hook->wrapper : address;", "lookup"),
-    Mutant("exports that are seen without a driver", "dlsym.c", "    if (handle == RTLD_DEFAULT)\n        return route_default(real, hook, name);\n",
-           "    if (handle == RTLD_DEFAULT)\n        return (struct route){real, NULL};\n", "lookup"),
+    Mutant("exports that are seen without a driver", "dlsym.c", "    if (address == hook_wrapper(hook))\n        return (struct route){NULL, without_us(ask, hook, name)};\n",
+           "", "lookup"),
     Mutant("records that end a probe", "records.c", "if (((at - wanted) & mask) >= ((at - hole) & mask)) {", "if (0) {", "records"),
+    Mutant("managed memory costs nothing", "memory/linear.c", "begin_as(CHARGE_MANAGED, &charge, bytesize)", "begin_as(CHARGE_MANAGED, &charge, 0)",
+           "linear"),
+    Mutant("arrays cost nothing", "memory/arrays.c", "    return told ? bytes : computed(descriptor, levels);", "    return told ? 0 : 0;", "arrays"),
+    Mutant("arrays outlive their context", "memory/contexts.c", "    arrays_gone_with(context);\n", "", "contexts"),
+    Mutant("a retained handle that is not counted", "memory/virtual.c",
+           "    result = cuda.cuMemRetainAllocationHandle(handle, addr);\n    if (result == CUDA_SUCCESS)\n        refer(*handle);",
+           "    result = cuda.cuMemRetainAllocationHandle(handle, addr);", "virtual_memory"),
+    Mutant("an imported handle that is not counted", "memory/virtual.c",
+           "shHandleType);\n    if (result == CUDA_SUCCESS)\n        refer(*handle);", "shHandleType);", "imported_handles"),
+    Mutant("an unmap that gives back one mapping", "memory/virtual.c", "    while (mappings_take(&process->holdings.mappings, space",
+           "    if (mappings_take(&process->holdings.mappings, space", "virtual_memory"),
+    Mutant("graphs are launched before there is room", "memory/graphs.c", "    if (result == CUDA_SUCCESS)\n        result = ask(exec, stream);",
+           "    result = ask(exec, stream);", "graphs"),
+    Mutant("graph memory that is never given back", "memory/graphs.c", "    cuda.cuDeviceGraphMemTrim(device_handle(device));\n", "", "graphs"),
+    Mutant("a pool of the current device", "memory/pools.c", "device_of_location(poolProps->location), NULL}", "0 * device_of_location(poolProps->location), NULL}",
+           "other_card"),
+    Mutant("a stream of the current context", "memory/contexts.c", "    if ((uintptr_t)stream <= LAST_NAMED_STREAM)", "    if ((uintptr_t)stream <= LAST_NAMED_STREAM || 1)",
+           "other_card"),
+    Mutant("slots of the dead that monitors count", "slot.c", "    memset(hami, 0, sizeof(*hami));\n", "", "region dead_process"),
 )  # fmt: skip
 
 
@@ -130,8 +149,15 @@ def main() -> int:
     chosen = [mutant for mutant in MUTANTS if not sys.argv[1:] or any(name in mutant.name for name in sys.argv[1:])]
     failed = 0
     with tempfile.TemporaryDirectory() as directory:
-        copy = Path(directory) / "hami-core"
+        copy = Path(directory) / "native" / "hami-core"
         shutil.copytree(HERE, copy, ignore=shutil.ignore_patterns("build"))
+        (Path(directory) / "tests").symlink_to(FAKEGPU.parent)
+        make(copy, "all", BUILD_SECONDS)
+        unchanged = make(copy, "check", BUILD_SECONDS + TEST_SECONDS)
+        if unchanged.returncode != 0:
+            lines = [line for line in unchanged.stdout.splitlines() if line.startswith(("FAILED", "tests/"))]
+            print("the tests fail without a change:", *lines, unchanged.stderr, sep="\n")
+            return 2
         for mutant in chosen:
             said = verdict(copy, mutant)
             failed += said != ""

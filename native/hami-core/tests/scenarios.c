@@ -471,6 +471,7 @@ static void imported_handles_are_the_exporters(void)
     OK(cuMemImportFromShareableHandle(&imported, (void *)(uintptr_t)file, (CUmemAllocationHandleType)1));
     IS(charged(), 64 * MIB);
     OK(cuMemRelease(handle));
+    IS(charged(), 64 * MIB);
     OK(cuMemRelease(imported));
     IS(charged(), 0);
 }
