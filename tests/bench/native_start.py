@@ -1,0 +1,49 @@
+"""libvgpu.so: what it adds to the start of a program without CUDA."""
+
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.bench.report import Row
+from tests.everywhere import builds
+from tests.everywhere.container import machine_library
+
+CLIENT = Path(__file__).parent / "native_start_client.c"
+SPAWNS = 500
+ROUNDS = 11
+START_BUDGET = 1.5
+
+
+def rows() -> Iterator[Row]:
+    """Measure."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        client = folder / "client"
+        subprocess.run(["cc", "-O2", "-o", client, CLIENT, "-ldl"], check=True)
+        empty = builds.compiled(["cc"], "empty", "-shared", "-fPIC", folder=folder)
+        yield start_row(client, empty)
+
+
+def start_microseconds(client: Path, preload: Path | None) -> float:
+    """Of /bin/true, see the client."""
+    environment = {"BENCH_PRELOAD": str(preload)} if preload else {}
+    command = [str(client), str(SPAWNS), "/bin/true"]
+    return int(subprocess.run(command, env=environment, check=True, capture_output=True).stdout) / 1e3
+
+
+def start_row(client: Path, empty: Path) -> Row:
+    """Rounds alternate between no library, an empty one and ours."""
+    rounds = [
+        [start_microseconds(client, preload) for preload in (None, empty, machine_library())] for _ in range(ROUNDS)
+    ]
+    without, with_empty, with_ours = (statistics.median(column) for column in zip(*rounds, strict=True))
+    ratio = (with_ours - without) / (with_empty - without)
+    return Row(
+        what="start of /bin/true",
+        baseline=f"an empty library adds {with_empty - without:.0f} us to {without:.0f} us",
+        measured=f"libvgpu.so adds {with_ours - without:.0f} us ({ratio:.2f} x)",
+        budget=f"<= {START_BUDGET} x what an empty library adds",
+        held=ratio <= START_BUDGET,
+    )
