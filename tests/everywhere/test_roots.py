@@ -1,9 +1,11 @@
 """The shipped library in real root file systems, with programs built for the oldest C library and for a new one."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 from tests.everywhere import builds, compatibility
+from tests.everywhere.container import Ended
 from tests.everywhere.roots import (
     MUSL,
     SYSTEMS,
@@ -14,6 +16,7 @@ from tests.everywhere.roots import (
     put_library,
     try_ways,
 )
+from tests.everywhere.ways import DEEPBIND
 
 from isolator_testing import debian
 from isolator_testing.tools import require_root, skip_or_fail
@@ -73,6 +76,7 @@ def test_memory_is_capped_for_new_programs(request: pytest.FixtureRequest, syste
         ("/usr/bin/apt-get", "--version"),
         ("/usr/bin/dpkg", "--print-architecture"),
         ("/bin/sed", "-n", "1p", "/nonexistent"),
+        ("/bin/su", "-", "nobody", "-s", "/bin/sh", "-c", "env | sort; id -u"),
     ],
     ids=lambda program: program[0],
 )
@@ -86,6 +90,42 @@ def test_ordinary_programs_end_as_without_the_library(system: tuple[str, Root], 
         assert root.run(*program) == preloaded
     finally:
         preload.write_text(text)
+
+
+@pytest.mark.roots
+@pytest.mark.root
+def test_a_setuid_program_is_preloaded_as_the_loader_rules_and_runs(system: tuple[str, Root]) -> None:
+    _, root = system
+    setuid = root.folder / "opt/id"
+    setuid.parent.mkdir(exist_ok=True)
+    shutil.copy(root.folder / "usr/bin/id", setuid)
+    setuid.chmod(0o4755)
+    as_nobody = ("/usr/bin/setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+    ended = root.run(*as_nobody, "/opt/id", "-u")
+    assert (ended.status, ended.output, ended.errors) == (0, "0\n", "")
+
+
+@pytest.mark.root
+def test_a_tree_with_one_static_program_needs_nothing_of_the_library(tmp_path: Path) -> None:
+    require_root()
+    root = Root(tmp_path / "root", "x86_64")
+    (root.folder / "proc").mkdir(parents=True)
+    put_library(root.folder, "x86_64")
+    program = builds.program("empty_main", "x86_64", "-static", build="static", libc="musl")
+    shutil.copy(program, root.folder / "program")
+    assert root.run("/program") == Ended(9, "", "")
+    # There is no loader that the library could name.
+    assert root.run("/usr/local/vgpu/libvgpu.so").status == 127
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("suite", SYSTEMS)
+def test_memory_is_capped_where_there_is_one_program_and_its_c_library(tmp_path: Path, suite: str) -> None:
+    require_root()
+    root = _libc_root(tmp_path, "x86_64", suite)
+    results = try_ways(root, builds.OLDEST, builds.OLDEST, "/usr/lib/x86_64-linux-gnu")
+    assert set(results.values()) == {"capped", "not capped"}
+    assert [way for way, result in results.items() if result == "not capped"] == [DEEPBIND]
 
 
 @pytest.mark.root

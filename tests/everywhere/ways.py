@@ -17,6 +17,7 @@ class Way:
     result: str = "capped"
 
 
+DEEPBIND = "a plugin opened with RTLD_DEEPBIND"
 DLVSYM = {"x86_64": "GLIBC_2.2.5", "aarch64": "GLIBC_2.17"}
 
 
@@ -37,7 +38,7 @@ def ways(machine: str, driver: str, *, glibc: bool = True) -> list[Way]:
     only_glibc = [
         Way("an interposer that chains by dlvsym", "allocate", ("dlvsym", DLVSYM[machine])),
         Way("dlmopen", "allocate", ("dlmopen",)),
-        Way("a plugin opened with RTLD_DEEPBIND", "host", ("plugin", "deepbind"), "not capped"),
+        Way(DEEPBIND, "host", ("plugin", "deepbind"), "not capped"),
     ]
     return everywhere + (only_glibc if glibc else [])
 
