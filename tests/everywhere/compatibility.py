@@ -6,7 +6,7 @@ One table for each machine and kind of program; a line for each way, a column fo
 from tests.everywhere import builds
 
 DOCUMENT = builds.ROOT / "docs" / "compatibility.md"
-START = "<!-- written by tests/everywhere: ./dev run nox -s everywhere -- --write-compatibility -->"
+START = "<!-- written by ./dev run pytest tests/everywhere --write-compatibility -->"
 END = "<!-- end of what the tests write -->"
 
 Results = dict[str, str]
