@@ -44,6 +44,7 @@ IMAGE_CONTENT = {
 POD_NETWORK = "198.19.0"
 INTERVAL_SECONDS = 0.2
 TOKEN_SECONDS = 3600
+_namespaces = itertools.count()
 
 
 def service_image(name: str) -> Image:
@@ -202,22 +203,24 @@ class Node:
 
     def _start(self, manifest: Object) -> None:
         number = next(self._addresses)
-        where = Network(f"{POD_NETWORK}.{number}", f"{self.plane.network.namespace}-{number}")
+        where = Network(f"{POD_NETWORK}.{number}", f"{self.plane.network.namespace}-{next(_namespaces)}")
         local = self._localized(manifest)
-        self._connect(where, number)
+        network.ip("netns", "add", where.namespace)
         try:
+            self._connect(where, number)
             with where.entered():
                 running = self.kubelet.start(local)
-        except PodFailure as failure:
+        except BaseException as error:
             network.ip("netns", "delete", where.namespace)
-            self.failures.append(f"{manifest['metadata']['name']}: {failure}")
+            if not isinstance(error, PodFailure):
+                raise
+            self.failures.append(f"{manifest['metadata']['name']}: {error}")
             return
         self._pods[manifest["metadata"]["uid"]] = _Pod(manifest, running, where)
 
     def _connect(self, where: Network, number: int) -> None:
         """Give a pod its network: a namespace joined to the node's bridge."""
         node = self.plane.network.namespace
-        network.ip("netns", "add", where.namespace)
         network.ip(
             "-n", node, "link", "add", f"pod{number}", "type", "veth", "peer", "name", "eth0", "netns", where.namespace
         )
