@@ -35,6 +35,7 @@ CONTEXT = 100 * MIB
 """What a context costs on the fake card, and what the library expects of a card of compute capability 7.5."""
 PIECE = 2 * MIB
 PHASES = [Phase.generate]
+"""Without Phase.shrink, which takes minutes: add it to look into a failure."""
 KNOWN = {"E"}
 """Faults of the library that are left out. E: what graphs kept is still charged when the context that they ended with
 is gone, and hides what the next context takes."""
