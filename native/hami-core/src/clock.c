@@ -18,6 +18,13 @@ uint64_t clock_now(void)
     return (uint64_t)now.tv_sec * NANOSECONDS_A_SECOND + (uint64_t)now.tv_nsec;
 }
 
+uint64_t clock_unix(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (uint64_t)now.tv_sec * NANOSECONDS_A_SECOND + (uint64_t)now.tv_nsec;
+}
+
 uint64_t clock_unix_seconds(void)
 {
     struct timespec now;

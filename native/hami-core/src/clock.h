@@ -12,7 +12,8 @@ uint64_t clock_coarse(void);
 /* Nanoseconds of the monotonic clock, exactly: costs a few times as much. */
 uint64_t clock_now(void);
 
-/* Seconds since 1970. */
+/* Nanoseconds since 1970, and seconds as of the kernel's last tick. */
+uint64_t clock_unix(void);
 uint64_t clock_unix_seconds(void);
 
 /* Signals are handled meanwhile; it goes on after. */

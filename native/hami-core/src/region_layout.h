@@ -92,12 +92,12 @@ struct extension_header {
 
 /* The compute cap's budget of one device, in nanoseconds of GPU time, shared by all processes of the container. */
 struct compute_bucket {
-    int64_t balance;       /* below 0: owed */
-    uint64_t refilled_at;  /* CLOCK_MONOTONIC, 0 = never */
-    uint64_t factor;       /* by which prices are multiplied, in 1/65536; 0 = 1 */
-    uint64_t trimmed_at;   /* CLOCK_MONOTONIC */
-    uint64_t throttled_at_trim;
-    uint64_t sample_seen;  /* NVML's time of the last utilisation sample */
+    int64_t balance;      /* below 0: owed */
+    uint64_t refilled_at; /* CLOCK_MONOTONIC, 0 = never */
+    uint64_t refilled;    /* all that was ever added */
+    uint64_t factor;      /* by which prices are multiplied, in 1/65536; 0 = 1 */
+    uint64_t trimmed_at;  /* CLOCK_MONOTONIC */
+    uint64_t sample_seen; /* NVML's time of the last utilisation sample, microseconds */
     unsigned char reserved[16];
 };
 

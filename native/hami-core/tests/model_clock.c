@@ -49,6 +49,11 @@ uint64_t clock_coarse(void)
     return clock_now();
 }
 
+uint64_t clock_unix(void)
+{
+    return model() ? clock_now() : real_time(CLOCK_REALTIME);
+}
+
 uint64_t clock_unix_seconds(void)
 {
     return model() ? clock_now() / NANOSECONDS_A_SECOND : real_time(CLOCK_REALTIME) / NANOSECONDS_A_SECOND;

@@ -74,11 +74,33 @@ TEST(prices_follow_the_factor)
 
 TEST(the_factor_moves_by_the_square_root_and_stays_in_bounds)
 {
-    CHECK_EQUAL(trim_factor(0, 30, 30), FACTOR_ONE);
-    CHECK_EQUAL(trim_factor(FACTOR_ONE, 80, 20), 2 * FACTOR_ONE);
-    CHECK_EQUAL(trim_factor(FACTOR_ONE, 20, 80), FACTOR_ONE / 2);
-    CHECK_EQUAL(trim_factor(FACTOR_ONE, 0, 80), FACTOR_LEAST);
-    CHECK_EQUAL(trim_factor(FACTOR_MOST, 100, 1), FACTOR_MOST);
+    const uint64_t used = 300 * MILLISECOND;
+    CHECK_EQUAL(trim_factor(0, used, (int64_t)used), FACTOR_ONE);
+    CHECK(trim_factor(FACTOR_ONE, 200 * MILLISECOND, 800 * (int64_t)MILLISECOND) == FACTOR_ONE / 2);
+    CHECK_EQUAL(trim_factor(FACTOR_ONE, 800 * MILLISECOND, 200 * (int64_t)MILLISECOND), 2 * FACTOR_ONE);
+    CHECK_EQUAL(trim_factor(FACTOR_MOST, used, 100 * (int64_t)MILLISECOND), FACTOR_MOST);
+    CHECK_EQUAL(trim_factor(FACTOR_LEAST, 100 * MILLISECOND, (int64_t)used), FACTOR_LEAST);
+    CHECK_EQUAL(trim_factor(FACTOR_ONE / 3, 20 * MILLISECOND, (int64_t)used), FACTOR_ONE / 3); /* too little to tell */
+    CHECK_EQUAL(trim_factor(FACTOR_ONE, used, 0), 2 * FACTOR_ONE);
+    CHECK_EQUAL(trim_factor(FACTOR_ONE / 3, used, 309 * (int64_t)MILLISECOND), FACTOR_ONE / 3); /* within NVML's rounding */
+}
+
+TEST(what_was_paid_is_known_for_a_window_that_is_over)
+{
+    struct paid_history history = {.count = 0};
+    int64_t paid;
+    CHECK(!paid_between(&history, 1, 2, &paid));
+    for (unsigned i = 0; i < 100; i++)
+        paid_note(&history, i * 250 * MILLISECOND, i * i * (int64_t)MILLISECOND);
+    CHECK(paid_between(&history, 14000 * MILLISECOND, 14500 * MILLISECOND, &paid));
+    CHECK_EQUAL(paid, (58 * 58 - 56 * 56) * MILLISECOND);
+    CHECK(paid_between(&history, 14125 * MILLISECOND, 14500 * MILLISECOND, &paid));
+    CHECK_EQUAL(paid, (58 * 58 * 2 - 56 * 56 - 57 * 57) * MILLISECOND / 2);
+    CHECK(!paid_between(&history, 8000 * MILLISECOND, 12000 * MILLISECOND, &paid));  /* too long ago */
+    CHECK(!paid_between(&history, 24000 * MILLISECOND, 25000 * MILLISECOND, &paid)); /* not yet */
+    paid_note(&history, 99 * 250 * MILLISECOND + 1, 0); /* too soon to count */
+    CHECK(paid_between(&history, 24500 * MILLISECOND, 24750 * MILLISECOND, &paid));
+    CHECK_EQUAL(paid, (99 * 99 - 98 * 98) * MILLISECOND);
 }
 
 static uint64_t learned(const uint64_t *samples, unsigned count)

@@ -6,13 +6,14 @@
 
 static void add(struct compute_bucket *bucket, uint64_t gained)
 {
-    int64_t before = bucket_balance(bucket), after;
+    int64_t before = bucket_balance(bucket), added;
     do {
         int64_t room = BUCKET_BURST - before;
         if (room <= 0)
             return;
-        after = gained < (uint64_t)room ? before + (int64_t)gained : BUCKET_BURST;
-    } while (!__atomic_compare_exchange_n(&bucket->balance, &before, after, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+        added = gained < (uint64_t)room ? (int64_t)gained : room;
+    } while (!__atomic_compare_exchange_n(&bucket->balance, &before, before + added, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    __atomic_fetch_add(&bucket->refilled, (uint64_t)added, __ATOMIC_RELAXED);
 }
 
 void bucket_refill(struct compute_bucket *bucket, uint64_t now, unsigned percent)

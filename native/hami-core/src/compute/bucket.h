@@ -27,6 +27,12 @@ static inline int64_t bucket_price(const struct compute_bucket *bucket, uint64_t
     return (int64_t)(factor ? cost * factor / FACTOR_ONE : cost);
 }
 
+/* All that was ever paid. */
+static inline int64_t bucket_paid(const struct compute_bucket *bucket)
+{
+    return (int64_t)__atomic_load_n(&bucket->refilled, __ATOMIC_RELAXED) - bucket_balance(bucket);
+}
+
 /* A negative price gives back. */
 static inline void bucket_pay(struct compute_bucket *bucket, int64_t price)
 {

@@ -10,14 +10,14 @@
 #include "../memory/contexts.h"
 #include "bucket.h"
 #include "captures.h"
-#include "trim.h"
 #include "utilization.h"
 
 #define MILLISECOND UINT64_C(1000000)
 
 /* A blocked launch sleeps at least that long, so that short kernels come in handfuls, and not much longer than that without looking
  * whether the cap has changed. */
-static const uint64_t LEAST_SLEEP = MILLISECOND, MOST_SLEEP = 100 * MILLISECOND;
+#define LEAST_SLEEP MILLISECOND
+#define MOST_SLEEP (100 * MILLISECOND)
 
 /* The limits are looked at again after that, with a cap and without. */
 static const uint64_t LOOK_PAUSE = 250 * MILLISECOND, LOOK_PAUSE_UNCAPPED = NANOSECONDS_A_SECOND;
@@ -30,7 +30,7 @@ static const uint64_t FIRST_OF_ITS_KIND = NANOSECONDS_A_SECOND;
 /* HAMi's monitor blocks by a negative recent_kernel and looks every 5 s. */
 static const uint64_t BLOCKED_PAUSE = 10 * MILLISECOND;
 
-enum { HAMI_RECENT = 2, BLOCKED_PART = 20 };
+enum { HAMI_RECENT = 2 };
 
 __thread unsigned turn_quiet;
 
@@ -87,23 +87,29 @@ static void read_caps(struct compute *compute)
     __atomic_store_n(&compute->capped, capped, __ATOMIC_RELEASE);
 }
 
-/* Prices go up when the card is busier than the cap, and down when it is less busy although launches had to wait. */
-static void trim(unsigned device, unsigned percent, uint64_t now)
+/* When NVML's window ended, by our clock: its time is that of the day. */
+static uint64_t end_of_window(uint64_t sample, uint64_t now)
 {
+    uint64_t today = clock_unix() / 1000, age = today > sample ? (today - sample) * 1000 : 0;
+    return now > age ? now - age : 0;
+}
+
+/* One process of the container at a time. */
+static void trim(struct compute *compute, unsigned device, uint64_t now)
+{
+    const uint64_t window = NANOSECONDS_A_SECOND;
     struct compute_bucket *bucket = bucket_of(device);
-    uint64_t trimmed_at = __atomic_load_n(&bucket->trimmed_at, __ATOMIC_RELAXED), seen = bucket->sample_seen;
-    unsigned busy;
+    uint64_t trimmed_at = __atomic_load_n(&bucket->trimmed_at, __ATOMIC_RELAXED), sample = bucket->sample_seen;
+    unsigned percent;
+    int64_t paid;
     if ((now - trimmed_at < TRIM_PAUSE && now >= trimmed_at) ||
-        !__atomic_compare_exchange_n(&bucket->trimmed_at, &trimmed_at, now, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        !__atomic_compare_exchange_n(&bucket->trimmed_at, &trimmed_at, now, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED) ||
+        !utilization_of_container(device, &sample, &percent))
         return;
-    uint64_t throttled = __atomic_load_n(&container.region.file->extension.devices[device].throttled, __ATOMIC_RELAXED);
-    bool waited = (throttled - bucket->throttled_at_trim) * BLOCKED_PART >= now - trimmed_at;
-    bucket->throttled_at_trim = throttled;
-    if (!utilization_of_container(device, &seen, &busy))
-        return;
-    bucket->sample_seen = seen;
-    if (waited || busy > percent)
-        __atomic_store_n(&bucket->factor, trim_factor(bucket->factor, busy, percent), __ATOMIC_RELAXED);
+    bucket->sample_seen = sample;
+    uint64_t end = end_of_window(sample, now);
+    if (paid_between(&compute->paid[device], end - window, end, &paid))
+        __atomic_store_n(&bucket->factor, trim_factor(bucket->factor, window / 100 * percent, paid), __ATOMIC_RELAXED);
 }
 
 static void look(struct compute *compute, uint64_t now)
@@ -116,8 +122,11 @@ static void look(struct compute *compute, uint64_t now)
         container_refresh();
     read_caps(compute);
     for (unsigned device = 0; device < REGION_DEVICES; device++)
-        if (compute->caps[device])
-            trim(device, compute->caps[device], clock_now());
+        if (compute->caps[device]) {
+            uint64_t exactly = clock_now();
+            paid_note(&compute->paid[device], exactly, bucket_paid(bucket_of(device)));
+            trim(compute, device, exactly);
+        }
     lock_drop(&compute->looking);
 }
 
@@ -143,7 +152,7 @@ static void count_throttled(unsigned device, uint64_t ns)
 /* HAMi's monitor stops a container of low priority while one of a higher is at work. */
 static void wait_for_priority(void)
 {
-    while (!container.managed && environment_cores_policy() != CORES_NEVER && __atomic_load_n(&hami()->recent_kernel, __ATOMIC_RELAXED) < 0)
+    while ((container.managed || environment_cores_policy() != CORES_NEVER) && __atomic_load_n(&hami()->recent_kernel, __ATOMIC_RELAXED) < 0)
         clock_sleep(BLOCKED_PAUSE);
 }
 
@@ -181,6 +190,21 @@ static uint64_t sleep_throttled(unsigned device, uint64_t now, uint64_t ns)
     return woken;
 }
 
+/* Those who wait for the same debt would else wake in the same order for ever, and the first take all there is. */
+static uint64_t scatter(uint64_t now)
+{
+    uint64_t mixed = (now ^ (uint64_t)process->slot << 32 ^ (uintptr_t)&turn_quiet) * UINT64_C(0x9e3779b97f4a7c15);
+    return (mixed >> 32) % LEAST_SLEEP;
+}
+
+static void note_paid(struct compute *compute, unsigned device, uint64_t now)
+{
+    if (lock_try(&compute->looking)) {
+        paid_note(&compute->paid[device], now, bucket_paid(bucket_of(device)));
+        lock_drop(&compute->looking);
+    }
+}
+
 static void wait_for_budget(struct compute *compute, unsigned device)
 {
     struct compute_bucket *bucket = bucket_of(device);
@@ -194,7 +218,9 @@ static void wait_for_budget(struct compute *compute, unsigned device)
         uint64_t wait = bucket_wait(bucket_balance(bucket), cap);
         if (wait == 0)
             return;
-        now = sleep_throttled(device, now, wait < LEAST_SLEEP ? LEAST_SLEEP : wait > MOST_SLEEP ? MOST_SLEEP : wait);
+        wait = wait < LEAST_SLEEP ? LEAST_SLEEP : wait > MOST_SLEEP ? MOST_SLEEP : wait;
+        now = sleep_throttled(device, now, wait + scatter(now));
+        note_paid(compute, device, now);
         look(compute, clock_coarse());
     }
 }

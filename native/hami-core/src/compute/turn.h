@@ -5,6 +5,7 @@
 
 #include "../container.h"
 #include "meters.h"
+#include "trim.h"
 
 enum { QUIET_LAUNCHES = 16 };
 
@@ -14,6 +15,7 @@ struct compute {
     uint32_t capped;             /* any device is */
     uint32_t caps[REGION_DEVICES]; /* percent, 0 = none */
     unsigned only;               /* the region's index of the only device, DEVICE_NONE where there are several */
+    struct paid_history paid[REGION_DEVICES];
     struct costs costs;
     struct meters meters;
 };

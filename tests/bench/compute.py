@@ -1,0 +1,135 @@
+"""The compute cap: what a launch costs with it and without, and how far from their caps containers are in model time."""
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+
+from tests.bench.report import Row
+from tests.compute.model import Load, Usage, build, run
+from tests.fakegpu.machine import LIBRARIES, make_machine
+from tests.native.container import ROOT, make_container
+
+ROUNDS = 31
+BATCH = 50_000
+UNCAPPED_BUDGET_NS = 10
+CAPPED_BUDGET_NS = 25
+CAPS = (10, 30, 50, 70, 90)
+ALONE = {"50us": "50 µs kernels", "50ms": "50 ms kernels", "graph:5ms": "graphs of 5 ms"}
+PAIRED = ("50us", "5ms", "50ms", "graph:5ms")
+ALONE_BUDGET = 2.0
+PAIR_BUDGET = 3.0
+
+
+def rows() -> Iterator[Row]:
+    """Measure."""
+    with tempfile.TemporaryDirectory() as directory:
+        yield from launch_rows(Path(directory))
+    with tempfile.TemporaryDirectory() as directory:
+        build(Path(directory))
+        yield from alone_rows(Path(directory))
+        yield from pair_rows(Path(directory), utilization=True)
+        yield from pair_rows(Path(directory), utilization=False)
+
+
+class Client:
+    """A process of compute_client.c."""
+
+    def __init__(self, program: Path, environment: dict[str, str]) -> None:
+        self.popen = subprocess.Popen(
+            [program], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+        self.receive()
+
+    def receive(self) -> str:
+        assert self.popen.stdout is not None
+        answer = self.popen.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"the measuring program ended with {self.popen.wait()}")
+        return answer
+
+    def launch_ns(self, count: int) -> float:
+        assert self.popen.stdin is not None
+        self.popen.stdin.write(f"{count}\n")
+        self.popen.stdin.flush()
+        return float(self.receive())
+
+    def close(self) -> None:
+        assert self.popen.stdin is not None
+        assert self.popen.stdout is not None
+        self.popen.stdin.close()
+        self.popen.wait()
+        self.popen.stdout.close()
+
+
+def launch_rows(folder: Path) -> Iterator[Row]:
+    """A launch in turns without the library, with it, and with a cap."""
+    program = folder / "compute_client"
+    source = Path(__file__).with_name("compute_client.c")
+    compiler, include = os.environ.get("CC", "cc"), f"-I{ROOT}/native/hami-core/src"
+    libraries = [f"-L{LIBRARIES}", "-l:libcuda.so.1"]
+    subprocess.run([compiler, "-O2", "-Wall", "-Wextra", include, "-o", program, source, *libraries], check=True)
+    machine = make_machine(folder)
+    machine.nvidia_smi("-L")
+    uncapped = make_container(machine, folder / "uncapped", memory="2048m")
+    capped = make_container(machine, folder / "capped", memory="2048m", cores="50")
+    with ExitStack() as stack:
+        clients = [Client(program, place.environment()) for place in (machine, uncapped, capped)]
+        for client in clients:
+            stack.callback(client.close)
+            client.launch_ns(BATCH)
+        taken = [[client.launch_ns(BATCH) for client in clients] for _ in range(ROUNDS)]
+    baseline = median(times[0] for times in taken)
+    for index, what, budget in ((1, "without", UNCAPPED_BUDGET_NS), (2, "with", CAPPED_BUDGET_NS)):
+        added = median(times[index] - times[0] for times in taken)
+        yield Row(
+            what=f"cuLaunchKernel {what} a compute cap",
+            baseline=f"the fake driver: {baseline:.0f} ns",
+            measured=f"{added:+.0f} ns",
+            budget=f"≤ {budget} ns more",
+            held=added <= budget,
+        )
+
+
+def _run(folder: Path, *loads: Load, utilization: bool = True) -> Usage:
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        for name in ("worker", "sampler"):
+            (Path(place) / name).symlink_to(folder / name)
+        return run(Path(place), *loads, utilization=utilization)
+
+
+def alone_rows(folder: Path) -> Iterator[Row]:
+    for kind, name in ALONE.items():
+        uncapped = _run(folder, Load(kind, None))
+        for cap in CAPS:
+            usage = _run(folder, Load(kind, cap))
+            error = usage.error(0)
+            yield Row(
+                what=f"alone, {name}, cap {cap} %",
+                baseline=f"no library: {uncapped.mean(0):.1f} %",
+                measured=f"{usage.mean(0):.1f} %, error {error:.2f} points",
+                budget=f"error ≤ {ALONE_BUDGET:.0f} points, mean within 3 % of the cap",
+                held=error <= ALONE_BUDGET and abs(usage.mean(0) - cap) <= 0.03 * cap,
+            )
+
+
+def pair_rows(folder: Path, *, utilization: bool) -> Iterator[Row]:
+    knowing = "PIDs known" if utilization else "PIDs unknown"
+    for first in PAIRED:
+        for second in PAIRED:
+            free = _run(folder, Load(first, None), Load(second, None))
+            usage = _run(folder, Load(first, 30), Load(second, 70), utilization=utilization)
+            errors = usage.error(0), usage.error(1)
+            over = max(usage.mean(0) - 30, usage.mean(1) - 70)
+            yield Row(
+                what=f"30 % ({first}) beside 70 % ({second}), {knowing}",
+                baseline=f"no library: {free.mean(0):.1f} / {free.mean(1):.1f} %",
+                measured=f"{usage.mean(0):.1f} / {usage.mean(1):.1f} %, error {errors[0]:.2f} / {errors[1]:.2f} points",
+                budget=f"error ≤ {PAIR_BUDGET:.0f} points"
+                if utilization
+                else f"≤ {PAIR_BUDGET:.0f} points above the cap",
+                held=max(errors) <= PAIR_BUDGET if utilization else over <= PAIR_BUDGET,
+            )
