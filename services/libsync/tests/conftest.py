@@ -123,7 +123,9 @@ def right(host_dir: Path, library: Path) -> bool:
         path = host_dir / name
         if path.is_symlink() or not path.is_file() or path.read_bytes() != content:
             return False
-        if path.stat().st_mode != 0o100644 or (path.stat().st_uid, path.stat().st_gid) != (os.geteuid(), os.getegid()):
+        if path.stat().st_mode != (0o100755 if name == "libvgpu.so" else 0o100644):
+            return False
+        if (path.stat().st_uid, path.stat().st_gid) != (os.geteuid(), os.getegid()):
             return False
     return True
 

@@ -139,7 +139,7 @@ def test_mode_is_repaired_on_the_file_that_containers_hold(libsync, keep, host_d
     with (host_dir / "libvgpu.so").open("rb") as held:
         (host_dir / "libvgpu.so").chmod(0)
         libsync("once", *keep)
-        assert os.fstat(held.fileno()).st_mode & 0o777 == 0o644
+        assert os.fstat(held.fileno()).st_mode & 0o777 == 0o755
 
 
 def test_what_an_interrupted_attempt_left_is_removed(libsync, keep, right, host_dir: Path, library: Path) -> None:

@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 PRELOAD = b"/usr/local/vgpu/libvgpu.so\n"
 NAMES = ("libvgpu.so", "ld.so.preload")
+MODES = {"libvgpu.so": 0o755, "ld.so.preload": 0o644}
 
 CAN_FAIL = (
     "openat", "read", "write", "fsync", "fchmod", "fchmodat", "rename", "renameat", "renameat2", "unlinkat", "mkdir",
@@ -136,7 +137,7 @@ def old_version(disk: Disk, old: Path) -> None:
     disk.host_dir.mkdir()
     for name, content in zip(NAMES, (old.read_bytes(), PRELOAD), strict=True):
         (disk.host_dir / name).write_bytes(content)
-        (disk.host_dir / name).chmod(0o644)
+        (disk.host_dir / name).chmod(MODES[name])
 
 
 def directories(disk: Disk, old: Path) -> None:
@@ -174,7 +175,7 @@ def assert_whole(host_dir: Path, before: tuple[object, object], new: Path) -> No
     for name in NAMES:
         path = host_dir / name
         if path.is_file() and before == ("missing", "missing"):
-            assert path.stat().st_mode & 0o777 == 0o644
+            assert path.stat().st_mode & 0o777 == MODES[name]
 
 
 @pytest.mark.parametrize("prepare", BEFORE, ids=lambda prepare: prepare.__name__)

@@ -56,7 +56,7 @@ def test_mode_is_repaired_on_the_file_that_containers_hold(
     with (host_dir / "libvgpu.so").open("rb") as held:
         (host_dir / "libvgpu.so").chmod(0)
         libsync_process("once", *keep, before=without_capabilities)
-        assert os.fstat(held.fileno()).st_mode & 0o777 == 0o644
+        assert os.fstat(held.fileno()).st_mode & 0o777 == 0o755
         assert os.fstat(held.fileno()).st_ino == (host_dir / "libvgpu.so").stat().st_ino
 
 

@@ -13,12 +13,10 @@ from pathlib import Path
 from isolator_libsync import selinux
 from isolator_libsync.findings import Finding
 
-MODE = 0o644
-
 
 @dataclass(frozen=True)
 class Attributes:
-    """Owner and label that the files must have; the mode is always 0644."""
+    """Owner and label that the files must have."""
 
     uid: int
     gid: int
@@ -35,6 +33,11 @@ class NodeFile:
     attributes: Attributes
     mapped: bool
     """True for a library: programs map it executable."""
+
+    @property
+    def mode(self) -> int:
+        """The library is also a program, which says what holds in its container."""
+        return 0o755 if self.mapped else 0o644
 
     @cached_property
     def sha256(self) -> str:
@@ -72,9 +75,9 @@ def examine(directory: Directory, file: NodeFile, name: str | None = None) -> li
     if not stat.S_ISREG(status.st_mode):
         return [Finding("not_a_file", path, f"is a {_kind(status.st_mode)} in the file's place")]
     findings = []
-    if stat.S_IMODE(status.st_mode) != MODE:
+    if stat.S_IMODE(status.st_mode) != file.mode:
         mode = stat.S_IMODE(status.st_mode)
-        findings.append(Finding("mode", path, f"has mode {mode:04o}, not {MODE:04o}"))
+        findings.append(Finding("mode", path, f"has mode {mode:04o}, not {file.mode:04o}"))
     owner, wanted_owner = (status.st_uid, status.st_gid), (file.attributes.uid, file.attributes.gid)
     if owner != wanted_owner:
         findings.append(Finding("owner", path, "belongs to {}:{}, not {}:{}".format(*owner, *wanted_owner)))

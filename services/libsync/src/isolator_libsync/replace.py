@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 
 from isolator_libsync import selinux
-from isolator_libsync.files import MODE, Directory, NodeFile, examine
+from isolator_libsync.files import Directory, NodeFile, examine
 from isolator_libsync.findings import Finding, NotRight, cannot_write
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -67,7 +67,7 @@ def adjust(directory: Directory, file: NodeFile) -> None:
 
     Running containers hold this very file, so that setting it right helps them too, where a replacement would not.
     """
-    os.chmod(file.name, MODE, dir_fd=directory.fd)
+    os.chmod(file.name, file.mode, dir_fd=directory.fd)
     fd = os.open(file.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory.fd)
     try:
         _set_attributes(fd, file)
@@ -80,7 +80,7 @@ def _fill(fd: int, file: NodeFile) -> None:
     rest = memoryview(file.content)
     while rest:
         rest = rest[os.write(fd, rest) :]
-    os.fchmod(fd, MODE)
+    os.fchmod(fd, file.mode)
     _set_attributes(fd, file)
 
 
