@@ -1,4 +1,4 @@
-"""The compute cap: what a launch costs with it and without, and how far from their caps containers are in model time."""
+"""The compute cap: what it adds to a launch, and how far containers are from their caps in model time."""
 
 import os
 import subprocess

@@ -22,7 +22,7 @@
 /* The limits are looked at again after that, with a cap and without. */
 static const uint64_t LOOK_PAUSE = 250 * MILLISECOND, LOOK_PAUSE_UNCAPPED = NANOSECONDS_A_SECOND;
 
-static const uint64_t TRIM_PAUSE = NANOSECONDS_A_SECOND;
+static const uint64_t TRIM_PAUSE = NANOSECONDS_A_SECOND / 2;
 
 /* How long a launch waits for the first of its kind to be timed. That one may itself wait for what this thread launches next. */
 static const uint64_t FIRST_OF_ITS_KIND = NANOSECONDS_A_SECOND;
@@ -60,6 +60,12 @@ static struct compute_bucket *bucket_of(unsigned device)
     return &container.region.file->extension.devices[device].compute;
 }
 
+/* Percent, 0 = none. */
+static uint32_t cap_of(const struct compute *compute, unsigned device)
+{
+    return __atomic_load_n(&compute->caps[device], __ATOMIC_RELAXED);
+}
+
 /* HAMi's environment and its monitor decide whether a cap holds only where HAMi set it. */
 static bool caps_hold(void)
 {
@@ -83,7 +89,7 @@ static void read_caps(struct compute *compute)
         last = device;
         visible++;
     }
-    compute->only = visible == 1 ? last : DEVICE_NONE;
+    __atomic_store_n(&compute->only, visible == 1 ? last : (unsigned)DEVICE_NONE, __ATOMIC_RELAXED);
     __atomic_store_n(&compute->capped, capped, __ATOMIC_RELEASE);
 }
 
@@ -114,7 +120,8 @@ static void trim(struct compute *compute, unsigned device, uint64_t now)
 
 static void look(struct compute *compute, uint64_t now)
 {
-    uint64_t pause = compute->capped ? LOOK_PAUSE : LOOK_PAUSE_UNCAPPED, looked_at = __atomic_load_n(&compute->looked_at, __ATOMIC_RELAXED);
+    bool capped = __atomic_load_n(&compute->capped, __ATOMIC_RELAXED);
+    uint64_t pause = capped ? LOOK_PAUSE : LOOK_PAUSE_UNCAPPED, looked_at = __atomic_load_n(&compute->looked_at, __ATOMIC_RELAXED);
     if ((looked_at && now - looked_at < pause) || !lock_try(&compute->looking))
         return;
     __atomic_store_n(&compute->looked_at, now, __ATOMIC_RELAXED);
@@ -122,7 +129,7 @@ static void look(struct compute *compute, uint64_t now)
         container_refresh();
     read_caps(compute);
     for (unsigned device = 0; device < REGION_DEVICES; device++)
-        if (compute->caps[device]) {
+        if (cap_of(compute, device)) {
             uint64_t exactly = clock_now();
             paid_note(&compute->paid[device], exactly, bucket_paid(bucket_of(device)));
             trim(compute, device, exactly);
@@ -193,7 +200,11 @@ static uint64_t sleep_throttled(unsigned device, uint64_t now, uint64_t ns)
 /* Those who wait for the same debt would else wake in the same order for ever, and the first take all there is. */
 static uint64_t scatter(uint64_t now)
 {
-    uint64_t mixed = (now ^ (uint64_t)process->slot << 32 ^ (uintptr_t)&turn_quiet) * UINT64_C(0x9e3779b97f4a7c15);
+    static uint64_t threads;
+    static __thread uint64_t number;
+    if (number == 0)
+        number = __atomic_add_fetch(&threads, 1, __ATOMIC_RELAXED);
+    uint64_t mixed = (now ^ (uint64_t)process->slot << 32 ^ number << 48) * UINT64_C(0x9e3779b97f4a7c15);
     return (mixed >> 32) % LEAST_SLEEP;
 }
 
@@ -210,7 +221,7 @@ static void wait_for_budget(struct compute *compute, unsigned device)
     struct compute_bucket *bucket = bucket_of(device);
     uint64_t now = clock_now();
     for (;;) {
-        uint32_t cap = __atomic_load_n(&compute->caps[device], __ATOMIC_RELAXED);
+        uint32_t cap = cap_of(compute, device);
         collect(compute);
         if (cap == 0)
             return;
@@ -243,8 +254,9 @@ static bool wait_to_be_first(struct compute *compute, struct cost *cost, unsigne
 static unsigned device_of(const struct compute *compute, CUstream stream, bool per_thread)
 {
     CUdevice device;
-    if (compute->only != DEVICE_NONE)
-        return compute->only;
+    unsigned only = __atomic_load_n(&compute->only, __ATOMIC_RELAXED);
+    if (only != DEVICE_NONE)
+        return only;
     return context_device_of_stream(stream, per_thread, &device) == CUDA_SUCCESS ? device_index(device) : (unsigned)DEVICE_NONE;
 }
 
@@ -252,7 +264,7 @@ void turn_wait(struct turn *turn, uint64_t key)
 {
     struct compute *compute = process->compute;
     unsigned device = device_of(compute, turn->stream, turn->per_thread);
-    if (device == DEVICE_NONE || !compute->caps[device] || captures_touch(turn->stream, turn->per_thread))
+    if (device == DEVICE_NONE || !cap_of(compute, device) || captures_touch(turn->stream, turn->per_thread))
         return;
     struct cost *cost = costs_find(&compute->costs, key);
     bool timed = false;
