@@ -196,7 +196,7 @@ def test_an_event_that_is_not_understood_loses_nothing(
 def test_objects_are_created(api: NodeApi, configuration: kubernetes.client.Configuration) -> None:
     with kubernetes.client.ApiClient(configuration) as client:
         made = {"metadata": {"name": "e"}}
-        cluster_api.request(client, "POST", "/api/v1/namespaces/team/events", [], made).release_conn()
+        cluster_api.request(client, "POST", "/api/v1/namespaces/team/events", [], made).drain_conn()
         assert api.posted == [("/api/v1/namespaces/team/events", made)]
         with pytest.raises(ApiError) as caught:
             cluster_api.request(client, "POST", "/api/v1/namespaces/team/events", [], made)

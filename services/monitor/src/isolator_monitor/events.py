@@ -47,7 +47,7 @@ class EventRecorder:
             alert = self._waiting.get()
             try:
                 path = f"/api/v1/namespaces/{alert.namespace}/events"
-                request(self._client, "POST", path, [], event(alert, self._node_name, time.time())).release_conn()
+                request(self._client, "POST", path, [], event(alert, self._node_name, time.time())).drain_conn()
             except (ApiError, Gone) as error:
                 if isinstance(error, ApiError) and error.status == 409:
                     continue
