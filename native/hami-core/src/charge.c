@@ -32,11 +32,11 @@ static void publish(const struct charge *charge, int64_t delta)
 static bool take_up_to(const struct charge *charge, uint64_t limit)
 {
     unsigned device = charge->payer.device;
-    lock_take(&process->lanes[device]);
+    lock_take_briefly(&process->lanes[device]);
     bool taken = ledger_charge(books(), process->slot, device, charge->bytes, limit);
     if (taken)
         publish(charge, (int64_t)charge->bytes);
-    lock_drop(&process->lanes[device]);
+    lock_drop_briefly(&process->lanes[device]);
     return taken;
 }
 
@@ -168,10 +168,10 @@ void charge_give_back(const struct charge *charge)
     unsigned device = charge->payer.device;
     if (device == DEVICE_NONE)
         return;
-    lock_take(&process->lanes[device]);
+    lock_take_briefly(&process->lanes[device]);
     ledger_release(books(), process->slot, device, charge->bytes);
     publish(charge, -(int64_t)charge->bytes);
-    lock_drop(&process->lanes[device]);
+    lock_drop_briefly(&process->lanes[device]);
 }
 
 void charge_correct(struct charge *charge, uint64_t bytes)

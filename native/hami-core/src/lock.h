@@ -14,6 +14,25 @@ struct lock {
 void lock_wait(struct lock *lock);
 void lock_wake(struct lock *lock);
 
+/* For what is done to memory alone, where there is no place to be cancelled at: every allocation takes two of these. */
+static inline bool lock_try_briefly(struct lock *lock)
+{
+    uint32_t free = 0;
+    return __atomic_compare_exchange_n(&lock->word, &free, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
+}
+
+static inline void lock_take_briefly(struct lock *lock)
+{
+    if (!lock_try_briefly(lock))
+        lock_wait(lock);
+}
+
+static inline void lock_drop_briefly(struct lock *lock)
+{
+    if (__atomic_exchange_n(&lock->word, 0, __ATOMIC_RELEASE) == 2)
+        lock_wake(lock);
+}
+
 /* A thread that holds a lock is not cancelled: reading a file under it would be a place to end at, and nobody would drop the lock. */
 struct lock_holder {
     unsigned locks;
@@ -29,8 +48,7 @@ static inline void lock_held(void)
 
 static inline bool lock_try(struct lock *lock)
 {
-    uint32_t free = 0;
-    if (!__atomic_compare_exchange_n(&lock->word, &free, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+    if (!lock_try_briefly(lock))
         return false;
     lock_held();
     return true;
@@ -38,16 +56,13 @@ static inline bool lock_try(struct lock *lock)
 
 static inline void lock_take(struct lock *lock)
 {
-    if (lock_try(lock))
-        return;
-    lock_wait(lock);
+    lock_take_briefly(lock);
     lock_held();
 }
 
 static inline void lock_drop(struct lock *lock)
 {
-    if (__atomic_exchange_n(&lock->word, 0, __ATOMIC_RELEASE) == 2)
-        lock_wake(lock);
+    lock_drop_briefly(lock);
     if (--lock_holder.locks == 0)
         pthread_setcancelstate(lock_holder.cancel_state, NULL);
 }

@@ -63,14 +63,14 @@ static bool grow(struct record_stripe *stripe)
 bool records_add(struct records *records, struct record record)
 {
     struct record_stripe *stripe = stripe_of(records, record.key);
-    lock_take(&stripe->lock);
+    lock_take_briefly(&stripe->lock);
     bool room = stripe->count < stripe->places / 2 || grow(stripe);
     if (room) {
         struct record *place = place_of(stripe->table, stripe->places, record.key);
         stripe->count += place->key == 0;
         *place = record;
     }
-    lock_drop(&stripe->lock);
+    lock_drop_briefly(&stripe->lock);
     return room;
 }
 
@@ -94,35 +94,35 @@ static struct record erase(struct record_stripe *stripe, struct record *record)
 bool records_take(struct records *records, uint64_t key, struct record *taken)
 {
     struct record_stripe *stripe = stripe_of(records, key);
-    lock_take(&stripe->lock);
+    lock_take_briefly(&stripe->lock);
     struct record *record = lookup(stripe, key);
     if (record)
         *taken = erase(stripe, record);
-    lock_drop(&stripe->lock);
+    lock_drop_briefly(&stripe->lock);
     return record != NULL;
 }
 
 bool records_find(struct records *records, uint64_t key, struct record *found)
 {
     struct record_stripe *stripe = stripe_of(records, key);
-    lock_take(&stripe->lock);
+    lock_take_briefly(&stripe->lock);
     const struct record *record = lookup(stripe, key);
     if (record)
         *found = *record;
-    lock_drop(&stripe->lock);
+    lock_drop_briefly(&stripe->lock);
     return record != NULL;
 }
 
 bool records_refer(struct records *records, uint64_t key, int change, struct record *after)
 {
     struct record_stripe *stripe = stripe_of(records, key);
-    lock_take(&stripe->lock);
+    lock_take_briefly(&stripe->lock);
     struct record *record = lookup(stripe, key);
     if (record) {
         record->owner += (uint64_t)(int64_t)change;
         *after = record->owner ? *record : erase(stripe, record);
     }
-    lock_drop(&stripe->lock);
+    lock_drop_briefly(&stripe->lock);
     return record != NULL;
 }
 
@@ -131,13 +131,13 @@ bool records_take_of(struct records *records, uint64_t owner, struct record *tak
     for (unsigned i = 0; i < RECORD_STRIPES; i++) {
         struct record_stripe *stripe = &records->stripes[i];
         struct record *record = NULL;
-        lock_take(&stripe->lock);
+        lock_take_briefly(&stripe->lock);
         for (uint64_t at = 0; stripe->count && at < stripe->places && !record; at++)
             if (stripe->table[at].key && stripe->table[at].owner == owner)
                 record = &stripe->table[at];
         if (record)
             *taken = erase(stripe, record);
-        lock_drop(&stripe->lock);
+        lock_drop_briefly(&stripe->lock);
         if (record)
             return true;
     }
