@@ -58,7 +58,7 @@ def tests(session: nox.Session) -> None:
     for name in FOLDERS:
         session.notify(f"tests-{name}", session.posargs)
     native_build(session)
-    session.run("pytest", "tests", "--ignore=tests/fakegpu", "-m", "not cluster", *session.posargs)
+    session.run("pytest", "tests", "--ignore=tests/fakegpu", "-m", "not cluster and not roots", *session.posargs)
 
 
 @nox.session
@@ -67,6 +67,22 @@ def integration(session: nox.Session) -> None:
     _in_environment(session)
     native_build(session)
     session.run("pytest", "tests", "--ignore=tests/fakegpu", "-m", "cluster", *session.posargs)
+
+
+@nox.session
+def everywhere(session: nox.Session) -> None:
+    """Run the library in root file systems of four Debian releases, musl trees and on aarch64 by emulation."""
+    _in_environment(session)
+    native_build(session)
+    session.run("pytest", "tests/everywhere", "-m", "roots", *session.posargs)
+
+
+@nox.session(name="native-gpu")
+def native_gpu(session: nox.Session) -> None:
+    """Run the library's suite on a machine with a real NVIDIA GPU; says so and skips elsewhere."""
+    _in_environment(session)
+    native_build(session)
+    session.run("pytest", "tests/native/gpu", "-m", "gpu", "-rs", *session.posargs)
 
 
 @nox.session(name="integration-matrix")
