@@ -58,7 +58,9 @@ def tests(session: nox.Session) -> None:
     for name in FOLDERS:
         session.notify(f"tests-{name}", session.posargs)
     native_build(session)
-    session.run("pytest", "tests", "--ignore=tests/fakegpu", "-m", "not cluster and not roots", *session.posargs)
+    session.run(
+        "pytest", "tests", "--ignore=tests/fakegpu", "-m", "not cluster and not roots and not soak", *session.posargs
+    )
 
 
 @nox.session
@@ -75,6 +77,14 @@ def everywhere(session: nox.Session) -> None:
     _in_environment(session)
     native_build(session)
     session.run("pytest", "tests/everywhere", "-m", "roots", *session.posargs)
+
+
+@nox.session
+def soak(session: nox.Session) -> None:
+    """Search for wrong books at random: long programs of every kind of memory, beside the fake driver's own books."""
+    _in_environment(session)
+    native_build(session)
+    session.run("pytest", "tests", "--ignore=tests/fakegpu", "-m", "soak", *session.posargs)
 
 
 @nox.session(name="native-gpu")

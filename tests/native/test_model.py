@@ -575,6 +575,6 @@ def test_the_region_says_what_the_driver_holds(books: type[Books]) -> None:
     run(books, 15, 50, same_each_time=True)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_region_says_what_the_driver_holds_at_length(books: type[Books]) -> None:
     run(books, 150, 60, same_each_time=False)
