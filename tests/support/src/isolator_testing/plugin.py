@@ -1,4 +1,4 @@
-"""What holds for every test here."""
+"""What holds for every test, by pytest's entry point."""
 
 import signal
 
