@@ -319,16 +319,3 @@ def rows() -> Iterator[Row]:
                 "reported",
                 None,
             )
-
-
-def main() -> int:
-    """Print the rows of this part alone."""
-    from tests.bench.report import table
-
-    measured = list(rows())
-    print(table(measured))
-    return 1 if any(row.held is False for row in measured) else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
