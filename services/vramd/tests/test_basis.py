@@ -1,5 +1,6 @@
 """The index of nodes and the answer drawn from it: any nodes, any changes, any constraints."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -8,9 +9,9 @@ from hypothesis import strategies as st
 
 from isolator_vramd.affinity import Constraints, Requirement, Term, parse_constraints, parse_int64
 from isolator_vramd.basis import Answer, Basis, Cause, Unknown, basis_of
-from isolator_vramd.index import NodeIndex
+from isolator_vramd.index import NodeIndex, Running
 from isolator_vramd.memory import Memory, NodeMemory, NoMemory, NoShare
-from isolator_vramd.nodes import GpuNode
+from isolator_vramd.nodes import GpuNode, Software
 from isolator_vramd.store import NodeStore
 
 names = st.sampled_from([f"n{number}" for number in range(8)])
@@ -21,7 +22,8 @@ memories: st.SearchStrategy[NodeMemory] = st.one_of(
     st.just(NoMemory("silent")),
     st.just(NoShare("cut")),
 )
-nodes = st.builds(GpuNode, names, st.dictionaries(keys, values), memories)
+softwares = st.builds(Software, st.sampled_from(["v1.34.2", "v1.36.1"]), st.sampled_from(["containerd://2.2.0", ""]))
+nodes = st.builds(GpuNode, names, st.dictionaries(keys, values), memories, softwares)
 changes = st.lists(st.one_of(nodes, names), max_size=40)
 expressions = st.one_of(
     st.builds(Requirement, keys, st.sampled_from(["In", "NotIn"]), st.lists(values, min_size=1, max_size=2).map(tuple)),
@@ -60,6 +62,7 @@ def state(index: NodeIndex) -> Any:
         named(index.no_memory),
         named(index.no_share),
         {mib: named(bits) for mib, bits in index._memory.items()},
+        {software: named(bits) for software, bits in index._software.items()},
         {
             key: (named(label.present), {value: named(bits) for value, bits in label.by_value.items()})
             for key, label in index._labels.items()
@@ -87,6 +90,22 @@ def test_nodes_are_judged_one_by_one(present: list[GpuNode], asked: Constraints)
     together = eligible_names(index_of(*present), asked)
     alone = {node.name for node in present if eligible_names(index_of(node), asked)}
     assert together == alone
+
+
+@given(st.lists(nodes, unique_by=lambda node: node.name), constraints)
+def test_what_eligible_nodes_run_is_counted(present: list[GpuNode], asked: Constraints) -> None:
+    store = NodeStore(None, lambda: 0.0)
+    store.replace(present)
+    chosen = eligible_names(store.index, asked)
+    taking = [node for node in present if node.name in chosen and not isinstance(node.memory, NoShare)]
+    found = store.running(parse_constraints(asked))
+    assert Counter({running.software: running.nodes for running in found}) == Counter(node.software for node in taking)
+    assert all(running.software == store_node(taking, running).software for running in found)
+
+
+def store_node(among: list[GpuNode], running: Running) -> GpuNode:
+    (node,) = [node for node in among if node.name == running.example]
+    return node
 
 
 def answer_of(present: list[GpuNode], asked: Constraints) -> Answer:

@@ -15,11 +15,13 @@ from isolator_core.proto import vram_pb2, vram_pb2_grpc
 from isolator_vramd import server
 from isolator_vramd.memory import Memory, NodeMemory, NoMemory, NoShare
 from isolator_vramd.metrics import Calls
-from isolator_vramd.nodes import GpuNode
+from isolator_vramd.nodes import GpuNode, Software
 from isolator_vramd.server import MOST_REQUIREMENTS, NODES_A_MESSAGE, Server
 from isolator_vramd.store import NodeStore
 
 WAIT_SECONDS = 30.0
+NEW = Software("v1.36.1", "containerd://2.2.0")
+OLD = Software("v1.34.2", "containerd://1.7.27")
 
 
 @dataclass
@@ -169,6 +171,31 @@ def test_health_is_serving_once_the_nodes_were_read() -> None:
     asyncio.run(check())
 
 
+def test_what_nodes_run_is_told_where_it_was_asked_for() -> None:
+    async def check() -> None:
+        async with running(override_mib=24576) as vramd:
+            asked = vram_pb2.GetBasisRequest(with_software=True)
+            assert not (await vramd.stub.GetBasis(asked)).software, "the nodes were not read yet"
+            stream = vramd.stub.WatchBasis(vram_pb2.WatchBasisRequest(constraints=asked))
+            assert not (await after(stream)).software
+            t4 = [GpuNode(name, {"pool": name}, Memory(15360), NEW) for name in ("a", "b")]
+            vramd.store.replace([*t4, GpuNode("c", {}, Memory(15360), OLD), GpuNode("d", {}, NoShare("cut"), NEW)])
+            told = await after(stream)
+            assert told.basis.basis_mib == 24576
+            assert [(s.kubelet_version, s.container_runtime_version, s.nodes, s.example) for s in told.software] == [
+                ("v1.34.2", "containerd://1.7.27", 1, "c"),
+                ("v1.36.1", "containerd://2.2.0", 2, "a"),
+            ]
+            assert not (await vramd.stub.GetBasis(vram_pb2.GetBasisRequest())).software
+            asked.node_selector["pool"] = "b"
+            (alone,) = (await vramd.stub.GetBasis(asked)).software
+            assert (alone.nodes, alone.example) == (1, "b")
+            vramd.store.apply([("c", GpuNode("c", {}, Memory(15360), NEW))])
+            assert [s.nodes for s in (await after(stream)).software] == [3]
+
+    asyncio.run(check())
+
+
 def test_override_is_served_before_the_nodes_were_read() -> None:
     async def check() -> None:
         async with running(override_mib=24576) as vramd:
@@ -192,7 +219,7 @@ def test_nodes_are_listed_by_name_with_what_they_say() -> None:
             product = {"nvidia.com/gpu.product": "Tesla-T4", "pool": "x"}
             vramd.store.replace(
                 [
-                    GpuNode("c", product, Memory(15360), "v1.36.1", "containerd://2.2.0"),
+                    GpuNode("c", product, Memory(15360), NEW),
                     node("b", NoMemory("no label")),
                     node("a", NoShare("cut")),
                 ]

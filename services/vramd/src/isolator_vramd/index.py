@@ -1,10 +1,33 @@
 """The GPU nodes, indexed so that a pod's constraints are judged against thousands of them in microseconds."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
 
 from isolator_vramd.affinity import NAME_FIELD, Check, LabelNodes, Parsed, passing
 from isolator_vramd.memory import Memory, NoMemory, NoShare
-from isolator_vramd.nodes import GpuNode
+from isolator_vramd.nodes import GpuNode, Software
+
+
+@dataclass(frozen=True)
+class Running:
+    """How many nodes run the same, and the name of one of them."""
+
+    software: Software
+    nodes: int
+    example: str
+
+
+_Key = TypeVar("_Key")
+
+
+def _discard(nodes: dict[_Key, int], key: _Key, bit: int) -> None:
+    """Take a node out of the set of a key, and the key with the last one."""
+    left = nodes[key] & ~bit
+    if left:
+        nodes[key] = left
+    else:
+        del nodes[key]
 
 
 class _Label:
@@ -17,16 +40,12 @@ class _Label:
         self.present |= bit
 
     def discard(self, value: str, bit: int) -> None:
-        left = self.by_value[value] & ~bit
-        if left:
-            self.by_value[value] = left
-        else:
-            del self.by_value[value]
+        _discard(self.by_value, value, bit)
         self.present &= ~bit
 
 
 class NodeIndex:
-    """GPU nodes by name, by the values of their labels and by memory.
+    """GPU nodes by name, by the values of their labels, by memory and by what they run.
 
     Each node has a bit; a set of nodes is an integer (see `affinity`). `every` is the set of all nodes, `no_memory` of
     those that do not tell their memory, `no_share` of those that take no shares.
@@ -37,6 +56,7 @@ class NodeIndex:
         self.no_memory = 0
         self.no_share = 0
         self._memory: dict[int, int] = {}
+        self._software: dict[Software, int] = {}
         self._labels: dict[str, _Label] = {}
         self._positions: dict[str, int] = {}
         self._nodes: list[GpuNode | None] = []
@@ -75,6 +95,7 @@ class NodeIndex:
                 self.no_memory |= bit
             case NoShare():
                 self.no_share |= bit
+        self._software[node.software] = self._software.get(node.software, 0) | bit
         known = {} if old is None else old.labels
         for key, value in node.labels.items():
             if known.get(key) != value:
@@ -101,11 +122,8 @@ class NodeIndex:
         self.no_memory &= ~bit
         self.no_share &= ~bit
         if isinstance(node.memory, Memory):
-            left = self._memory[node.memory.mib] & ~bit
-            if left:
-                self._memory[node.memory.mib] = left
-            else:
-                del self._memory[node.memory.mib]
+            _discard(self._memory, node.memory.mib, bit)
+        _discard(self._software, node.software, bit)
         for key, value in node.labels.items():
             if kept.get(key) != value:
                 label = self._labels[key]
@@ -136,6 +154,13 @@ class NodeIndex:
         """How many of these nodes have how much memory, as (MiB, count), smallest first."""
         counts = ((mib, (bits & nodes).bit_count()) for mib, bits in self._memory.items())
         return tuple(sorted((mib, count) for mib, count in counts if count))
+
+    def running(self, nodes: int) -> tuple[Running, ...]:
+        """What these nodes run, in the order of the versions' letters."""
+        sets = sorted((software, bits & nodes) for software, bits in self._software.items())
+        return tuple(
+            Running(software, found.bit_count(), next(self.nodes(found)).name) for software, found in sets if found
+        )
 
     def nodes(self, nodes: int) -> Iterator[GpuNode]:
         """The nodes of a set."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from isolator_core.proto import vram_pb2
 from isolator_vramd.affinity import Constraints, Requirement, Term
 from isolator_vramd.basis import Answer, Cause, Unknown
+from isolator_vramd.index import Running
 from isolator_vramd.memory import PRODUCT_LABEL, Memory, NoMemory
 from isolator_vramd.nodes import GpuNode
 
@@ -36,11 +37,22 @@ def constraints_of(request: vram_pb2.GetBasisRequest) -> Constraints:
     return Constraints(dict(request.node_selector), terms, request.node_name)
 
 
-def response_of(answer: Answer, age_seconds: float | None) -> vram_pb2.GetBasisResponse:
-    """The message for an answer of this age."""
+def response_of(
+    answer: Answer, age_seconds: float | None, software: Sequence[Running] = ()
+) -> vram_pb2.GetBasisResponse:
+    """The message for an answer of this age, and for what the nodes run."""
+    told = [
+        vram_pb2.NodeSoftware(
+            kubelet_version=running.software.kubelet_version,
+            container_runtime_version=running.software.container_runtime_version,
+            nodes=running.nodes,
+            example=running.example,
+        )
+        for running in software
+    ]
     if isinstance(answer, Unknown):
         unknown = vram_pb2.Unknown(reason=answer.reason, cause=_CAUSES[answer.cause])
-        return vram_pb2.GetBasisResponse(unknown=unknown, age_seconds=age_seconds)
+        return vram_pb2.GetBasisResponse(unknown=unknown, age_seconds=age_seconds, software=told)
     basis = vram_pb2.Basis(
         basis_mib=answer.basis_mib,
         source=vram_pb2.SOURCE_OVERRIDE if answer.override else vram_pb2.SOURCE_NODES,
@@ -49,7 +61,7 @@ def response_of(answer: Answer, age_seconds: float | None) -> vram_pb2.GetBasisR
         heterogeneous=answer.heterogeneous,
         nodes_without_memory=answer.nodes_without_memory,
     )
-    return vram_pb2.GetBasisResponse(basis=basis, age_seconds=age_seconds)
+    return vram_pb2.GetBasisResponse(basis=basis, age_seconds=age_seconds, software=told)
 
 
 def node_message(node: GpuNode) -> vram_pb2.GpuNode:
@@ -57,8 +69,8 @@ def node_message(node: GpuNode) -> vram_pb2.GpuNode:
     message = vram_pb2.GpuNode(
         name=node.name,
         product=node.labels.get(PRODUCT_LABEL, ""),
-        kubelet_version=node.kubelet_version,
-        container_runtime_version=node.container_runtime_version,
+        kubelet_version=node.software.kubelet_version,
+        container_runtime_version=node.software.container_runtime_version,
     )
     if isinstance(node.memory, Memory):
         message.memory_mib = node.memory.mib

@@ -52,14 +52,20 @@ class NodeList(msgspec.Struct):
     kind: str = "NodeList"
 
 
+class Software(msgspec.Struct, frozen=True, gc=False, order=True):
+    """What a node runs: versions as its `status.nodeInfo` tells them."""
+
+    kubelet_version: str = ""
+    container_runtime_version: str = ""
+
+
 class GpuNode(msgspec.Struct, frozen=True, gc=False):
     """A node with a GPU: its name, its labels and the memory of its smallest GPU."""
 
     name: str
     labels: dict[str, str]
     memory: NodeMemory
-    kubelet_version: str = ""
-    container_runtime_version: str = ""
+    software: Software = Software()
 
 
 def gpu_node(node: Node) -> GpuNode | None:
@@ -76,8 +82,7 @@ def gpu_node(node: Node) -> GpuNode | None:
         # Thousands of nodes share most keys and values: one copy of each saves tens of megabytes.
         {intern(key): intern(value) for key, value in labels.items()},
         memory,
-        intern(info.kubelet_version),
-        intern(info.container_runtime_version),
+        Software(intern(info.kubelet_version), intern(info.container_runtime_version)),
     )
 
 

@@ -67,7 +67,8 @@ class VramService(vram_pb2_grpc.VramServicer):
             constraints = await self._parse(request, context)
             answer = self._store.answer(constraints)
             self._calls.answered(answer)
-            return response_of(answer, self._store.age_seconds())
+            running = self._store.running(constraints) if request.with_software else ()
+            return response_of(answer, self._store.age_seconds(), running)
 
     async def WatchBasis(  # noqa: N802
         self, request: vram_pb2.WatchBasisRequest, context: Context
@@ -81,9 +82,10 @@ class VramService(vram_pb2_grpc.VramServicer):
             while not self._stopping:
                 version = self._store.version
                 answer = self._store.answer(constraints)
-                if answer != last:
-                    last = answer
-                    yield response_of(answer, self._store.age_seconds())
+                running = self._store.running(constraints) if request.constraints.with_software else ()
+                if (answer, running) != last:
+                    last = answer, running
+                    yield response_of(answer, self._store.age_seconds(), running)
                 await self._store.changed_since(version)
                 if not self._stopping:
                     await asyncio.sleep(COALESCE_SECONDS)

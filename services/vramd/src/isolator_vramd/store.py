@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from isolator_vramd.affinity import Parsed
 from isolator_vramd.basis import NOT_READ, Answer, Basis, basis_of
-from isolator_vramd.index import NodeIndex
+from isolator_vramd.index import NodeIndex, Running
 from isolator_vramd.nodes import GpuNode
 
 Change = tuple[str, GpuNode | None]
@@ -48,6 +48,10 @@ class NodeStore:
         if self._override is not None:
             return self._override
         return basis_of(self.index, constraints) if self.read else NOT_READ
+
+    def running(self, constraints: Parsed) -> tuple[Running, ...]:
+        """What the nodes run that take shares and that a pod with these constraints can land on."""
+        return self.index.running(self.index.eligible(constraints) & ~self.index.no_share)
 
     def confirm(self) -> None:
         """The source says that nothing else has changed so far."""

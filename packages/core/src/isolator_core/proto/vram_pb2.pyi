@@ -41,7 +41,7 @@ MEMORY_ORIGIN_HAMI: MemoryOrigin
 MEMORY_ORIGIN_UNIFIED: MemoryOrigin
 
 class GetBasisRequest(_message.Message):
-    __slots__ = ("node_selector", "required_node_affinity", "node_name")
+    __slots__ = ("node_selector", "required_node_affinity", "node_name", "with_software")
     class NodeSelectorEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -52,10 +52,12 @@ class GetBasisRequest(_message.Message):
     NODE_SELECTOR_FIELD_NUMBER: _ClassVar[int]
     REQUIRED_NODE_AFFINITY_FIELD_NUMBER: _ClassVar[int]
     NODE_NAME_FIELD_NUMBER: _ClassVar[int]
+    WITH_SOFTWARE_FIELD_NUMBER: _ClassVar[int]
     node_selector: _containers.ScalarMap[str, str]
     required_node_affinity: RequiredNodeAffinity
     node_name: str
-    def __init__(self, node_selector: _Optional[_Mapping[str, str]] = ..., required_node_affinity: _Optional[_Union[RequiredNodeAffinity, _Mapping]] = ..., node_name: _Optional[str] = ...) -> None: ...
+    with_software: bool
+    def __init__(self, node_selector: _Optional[_Mapping[str, str]] = ..., required_node_affinity: _Optional[_Union[RequiredNodeAffinity, _Mapping]] = ..., node_name: _Optional[str] = ..., with_software: _Optional[bool] = ...) -> None: ...
 
 class WatchBasisRequest(_message.Message):
     __slots__ = ("constraints",)
@@ -94,14 +96,28 @@ class NodeSelectorRequirement(_message.Message):
     def __init__(self, key: _Optional[str] = ..., operator: _Optional[str] = ..., values: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GetBasisResponse(_message.Message):
-    __slots__ = ("basis", "unknown", "age_seconds")
+    __slots__ = ("basis", "unknown", "age_seconds", "software")
     BASIS_FIELD_NUMBER: _ClassVar[int]
     UNKNOWN_FIELD_NUMBER: _ClassVar[int]
     AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
     basis: Basis
     unknown: Unknown
     age_seconds: float
-    def __init__(self, basis: _Optional[_Union[Basis, _Mapping]] = ..., unknown: _Optional[_Union[Unknown, _Mapping]] = ..., age_seconds: _Optional[float] = ...) -> None: ...
+    software: _containers.RepeatedCompositeFieldContainer[NodeSoftware]
+    def __init__(self, basis: _Optional[_Union[Basis, _Mapping]] = ..., unknown: _Optional[_Union[Unknown, _Mapping]] = ..., age_seconds: _Optional[float] = ..., software: _Optional[_Iterable[_Union[NodeSoftware, _Mapping]]] = ...) -> None: ...
+
+class NodeSoftware(_message.Message):
+    __slots__ = ("kubelet_version", "container_runtime_version", "nodes", "example")
+    KUBELET_VERSION_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_RUNTIME_VERSION_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    EXAMPLE_FIELD_NUMBER: _ClassVar[int]
+    kubelet_version: str
+    container_runtime_version: str
+    nodes: int
+    example: str
+    def __init__(self, kubelet_version: _Optional[str] = ..., container_runtime_version: _Optional[str] = ..., nodes: _Optional[int] = ..., example: _Optional[str] = ...) -> None: ...
 
 class Basis(_message.Message):
     __slots__ = ("basis_mib", "source", "nodes", "distribution", "heterogeneous", "nodes_without_memory")
