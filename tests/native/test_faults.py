@@ -14,6 +14,8 @@ from tests.native.client import Client, Server
 from tests.native.conftest import SECOND_CARD
 from tests.native.container import MIB, ROOT, Container, make_container
 
+from isolator_core import names
+from isolator_core.region import read_region
 from isolator_testing.tools import require_root
 
 LIMIT = 4096 * MIB
@@ -210,13 +212,18 @@ def test_a_session_with_another_environment_is_limited_too(container: Container)
     assert done.stdout == "SUCCESS OUT_OF_MEMORY\n"
 
 
-def test_a_second_user_of_the_container_shares_the_limit(container: Container, client: Client, server: Server) -> None:
-    require_root()
+def open_machine(container: Container) -> None:
+    """Let every user reach the fake card and the library."""
     for path in container.machine.config.parent.glob("state*"):
         path.chmod(0o777 if path.is_dir() else 0o666)
     for folder in (container.machine.config.parent, *container.machine.config.parent.parents):
         if folder.stat().st_mode & 0o001 == 0:
             folder.chmod(folder.stat().st_mode | 0o055)
+
+
+def test_a_second_user_of_the_container_shares_the_limit(container: Container, client: Client, server: Server) -> None:
+    require_root()
+    open_machine(container)
     begin(client)
     assert client.run("take(2, 3 << 30)") == "SUCCESS"
     other = server.client()
@@ -227,6 +234,37 @@ def test_a_second_user_of_the_container_shares_the_limit(container: Container, c
         assert client.run("info()") == [512 * MIB - 2 * CONTEXT, LIMIT]
     finally:
         other.kill()
+
+
+def test_users_share_a_directory_of_the_node_and_what_one_left_in_it(tmp_path: Path) -> None:
+    """The kubelet makes it like what libsync keeps: mode 1777, so that nobody may remove another's file."""
+    require_root()
+    machine = make_machine(tmp_path, Card(), cuda="13.0")
+    machine.nvidia_smi("-L")
+    container = make_container(machine, tmp_path / "vgpu", memory="4096m", region="hostPath")
+    folder = container.folder / names.CONTAINERS_DIR
+    folder.chmod(0o1777)
+    (folder / "usage.new").write_bytes(b"half made")
+    (folder / "usage.new").chmod(0o666)
+    os.chown(folder / "usage.new", NOBODY, NOBODY)
+    open_machine(container)
+    server = Server(container.environment())
+    clients = [server.client() for _ in range(2)]
+    try:
+        for client, user in zip(clients, (NOBODY - 1, NOBODY - 2), strict=True):
+            client.run(f"os.setgid({user}); os.setuid({user})")
+            begin(client)
+        assert clients[0].run("take(2, 3 << 30)") == "SUCCESS"
+        assert clients[1].run("take(2, 1 << 30), take(3, 512 << 20)") == ["OUT_OF_MEMORY", "SUCCESS"]
+        directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            assert len(read_region(directory).processes) == 2
+        finally:
+            os.close(directory)
+    finally:
+        for client in clients:
+            client.kill()
+        server.close()
 
 
 def test_instances_of_one_card_are_limited_each_for_itself(tmp_path: Path) -> None:

@@ -17,16 +17,30 @@ COUNT = 50_000
 WAIT_SECONDS = 300
 KINDS = {"memory": 0, "fraction": 1, "none": 2}
 
-KEYS = ["container", "memory", "fraction", "at-most", "devices", "cores", "priority", "colour", "Memory", "", "memory "]
+KEYS = [
+    "container",
+    "memory",
+    "fraction",
+    "at-most",
+    "devices",
+    "cores",
+    "priority",
+    "region",
+    "colour",
+    "Memory",
+    "",
+    "memory ",
+]
 MIB = ["1m", "4096m", "007m", "17592186044415m", "none", "0m", "17592186044416m", "m", "1", " 1m", "1 m", "+1m"]
 FRACTIONS = [
     "0.25", ".5", "1.0", "00.5", "0.3333333333333333", "0.000000000000000001", "0.9999999999999999999999",
     "1.0000000000000000000001", "1.1", "0.0", "0.0000000000000000001", "5.", ".", "5e-1", "-0.5", "1",
 ]  # fmt: skip
 NUMBERS = ["1", "0", "2", "30", "100", "007", "101", "18446744073709551615", "18446744073709551616", "-1", "+1", "1.0"]
+VOLUMES = ["hostPath", "emptyDir", "hostpath", "", "host", "hostPath "]
 NAMES = ["main", "a-b", "a" * 63, "-", "Main", "a" * 64, "a_b"]
 ODD = ["", "=", "a=b", "é", "\x00", "\t", "none"]
-FITTING = {"container": NAMES, "memory": MIB, "at-most": MIB, "fraction": FRACTIONS}
+FITTING = {"container": NAMES, "memory": MIB, "at-most": MIB, "fraction": FRACTIONS, "region": VOLUMES}
 ENDS = ["\n", "\n", "\n", "\r\n", "\n\n", " \n", ""]
 
 
@@ -67,7 +81,8 @@ def ours(text: str) -> str:
     cores = 100 if found.cores is None else found.cores
     priority = 1 if found.priority is None else found.priority
     numbers = (kind, found.memory_mib or 0, digits, places, found.at_most_mib or 0, found.devices, cores, priority)
-    return " ".join(map(str, (found.container, *numbers)))
+    mounted = int(found.region == "hostPath")
+    return " ".join(map(str, (found.container, *numbers, mounted)))
 
 
 @pytest.fixture(scope="module")

@@ -74,8 +74,7 @@ static enum limits_answer read_limit_files(struct limit_files *read, char *reaso
 
 static bool region_path_of(const struct limit_files *read, char *path, size_t bytes, char *reason)
 {
-    int length = snprintf(path, bytes, "%s/containers/%s_%s/usage.cache", directory, read->uid, read->request.container);
-    if (length >= 0 && (size_t)length < bytes)
+    if (limit_files_region_path(read, directory, path, bytes))
         return true;
     snprintf(reason, REASON_BYTES, "the region's path is too long");
     return false;
@@ -175,14 +174,14 @@ static bool stamp_nothing(struct region_file *file, unsigned device, char *reaso
     return true;
 }
 
-/* Makes the directory of a region below the volume, whose mount cannot name the pod's UID, for every user of the container. A
- * link in its place could lead into another's volume. */
-static bool make_region_directory(const char *path, char *reason)
+/* Looks at the directory of a region, a link in whose place could lead into another's volume. `make`: it lies below a volume whose
+ * mount cannot name the pod's UID, and is made for every user of the container; else it is the volume. */
+static bool find_region_directory(const char *path, bool make, char *reason)
 {
     char parent[PATH_BYTES];
     snprintf(parent, sizeof(parent), "%s", path);
     *strrchr(parent, '/') = '\0';
-    if (mkdir(parent, 0777) == 0)
+    if (make && mkdir(parent, 0777) == 0)
         chmod(parent, 0777);
     int opened = open(parent, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (opened >= 0)
@@ -200,7 +199,7 @@ static bool start_managed(char *reason)
     snprintf(container.name, sizeof(container.name), "%s", files.request.container);
     if (files.request.unknown_key[0])
         message(MESSAGE_WARNING, "unknown key %s in %.128s/limits/request is ignored", files.request.unknown_key, directory);
-    if (!make_region_directory(path, reason) || !region_open(&container.region, path, true, reason))
+    if (!find_region_directory(path, !files.request.region_is_mounted, reason) || !region_open(&container.region, path, true, reason))
         return false;
     container.region.file->hami.priority = (int32_t)files.request.priority;
     return true;
@@ -223,7 +222,7 @@ static bool start_unmanaged(char *reason)
 
     if (!environment_region_path(path, sizeof(path), &derived))
         snprintf(path, sizeof(path), "%s", REGION_FALLBACK);
-    if ((!derived || make_region_directory(path, reason)) && region_open(&container.region, path, false, reason))
+    if ((!derived || find_region_directory(path, true, reason)) && region_open(&container.region, path, false, reason))
         return true;
     if (container.region.in_use || strcmp(path, REGION_FALLBACK) == 0)
         return false;

@@ -164,6 +164,14 @@ enum limits_answer limit_files_read(const char *directory, const char *library, 
     return read ? LIMITS_READ : LIMITS_INVALID;
 }
 
+bool limit_files_region_path(const struct limit_files *files, const char *directory, char *path, size_t bytes)
+{
+    int length = files->request.region_is_mounted
+                     ? snprintf(path, bytes, "%s/containers/usage.cache", directory)
+                     : snprintf(path, bytes, "%s/containers/%s_%s/usage.cache", directory, files->uid, files->request.container);
+    return length >= 0 && (size_t)length < bytes;
+}
+
 /* The memory that a fraction is taken of. Without NVML, CUDA's smaller figure: a fraction of it is never more than was promised. */
 static uint64_t card_memory(struct card card)
 {

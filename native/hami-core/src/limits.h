@@ -40,6 +40,9 @@ bool limit_files_parse(struct span request, struct span uid, const struct span *
  * `limits` is not; everything else that goes wrong is invalid. */
 enum limits_answer limit_files_read(const char *directory, const char *library, struct limit_files *files, char *reason);
 
+/* Path of the container's region, the library being in `directory`. False: too long for the buffer. */
+bool limit_files_region_path(const struct limit_files *files, const char *directory, char *path, size_t bytes);
+
 /* Bytes that the container may use on this card, LIMIT_NONE for an exemption, never 0.
  * KAI's file counts, but not above what the request can mean on this card by KAI's own arithmetic; without it, the request. */
 uint64_t limit_on_card(const struct limit_files *files, struct card card);

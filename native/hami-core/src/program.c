@@ -113,9 +113,8 @@ static void look(void)
     files = report.sight.files;
     if (!report.sight.managed)
         environment_region_path(report.region, sizeof(report.region), &derived);
-    else if (snprintf(report.region, sizeof(report.region), "%.2048s/containers/%s_%s/usage.cache", report.directory, files.uid,
-                      files.request.container) < 0)
-        return;
+    else
+        limit_files_region_path(&files, report.directory, report.region, sizeof(report.region));
     find_devices();
     find_limits();
 }

@@ -172,9 +172,12 @@ static bool make(struct region *region, char *reason)
     sibling(region->path, ".new", path, sizeof(path));
     unlink(path);
     int file = create(path);
+    /* What another user left, in a directory whose sticky bit lets only him remove it. */
+    if (file < 0 && errno == EEXIST)
+        file = open(path, OPEN_FLAGS);
     if (file < 0)
         return fail(reason, path, strerror(errno));
-    int error = allocate(file);
+    int error = ftruncate(file, sizeof(struct region_file)) == 0 ? allocate(file) : errno;
     bool made = error ? fail(reason, path, strerror(error)) : map(region, file, reason);
     close(file);
     if (made) {

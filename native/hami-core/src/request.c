@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum key { KEY_CONTAINER, KEY_MEMORY, KEY_FRACTION, KEY_AT_MOST, KEY_DEVICES, KEY_CORES, KEY_PRIORITY, KEYS };
+enum key { KEY_CONTAINER, KEY_MEMORY, KEY_FRACTION, KEY_AT_MOST, KEY_DEVICES, KEY_CORES, KEY_PRIORITY, KEY_REGION, KEYS };
 
 static const struct {
     const char *name;
@@ -16,6 +16,7 @@ static const struct {
     [KEY_DEVICES] = {"devices", "a whole number from 1"},
     [KEY_CORES] = {"cores", "percent, 1 to 100"},
     [KEY_PRIORITY] = {"priority", "0 or 1"},
+    [KEY_REGION] = {"region", "emptyDir or hostPath"},
 };
 
 static bool parse_mib(struct span value, uint64_t *mib)
@@ -54,6 +55,7 @@ static bool parse_value(enum key key, struct span value, struct request *request
     case KEY_DEVICES: return parse_range(value, 1, UINT64_MAX, &request->devices);
     case KEY_CORES: return parse_range(value, 1, 100, &request->cores);
     case KEY_PRIORITY: return parse_range(value, 0, 1, &request->priority);
+    case KEY_REGION: request->region_is_mounted = span_is(value, "hostPath"); return request->region_is_mounted || span_is(value, "emptyDir");
     case KEYS: break;
     }
     return false;

@@ -23,6 +23,7 @@ struct request {
     uint64_t devices;     /* 1 if not given */
     uint64_t cores;       /* percent, 100 if not given */
     uint64_t priority;    /* 1 if not given */
+    bool region_is_mounted; /* region=hostPath: `containers` itself is this container's directory, not a volume with one in it */
     char unknown_key[32]; /* the first one, empty if there is none */
 };
 

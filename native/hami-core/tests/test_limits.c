@@ -91,18 +91,21 @@ TEST(without_nvml_kais_limit_is_never_cut)
 
 TEST(requests_are_read_whole)
 {
-    struct limit_files files = parsed("container=main\r\n\nmemory=4096m\ndevices=2\ncores=30\npriority=0\nfuture=x\n", NULL);
+    struct limit_files files = parsed("container=main\r\n\nmemory=4096m\ndevices=2\ncores=30\npriority=0\nregion=hostPath\nfuture=x\n", NULL);
     CHECK_TEXT(files.request.container, "main");
     CHECK_EQUAL(files.request.memory_mib, 4096);
     CHECK_EQUAL(files.request.devices, 2);
     CHECK_EQUAL(files.request.cores, 30);
     CHECK_EQUAL(files.request.priority, 0);
+    CHECK(files.request.region_is_mounted);
     CHECK_TEXT(files.request.unknown_key, "future");
     CHECK_TEXT(files.uid, uid);
     files = parsed("container=main\nmemory=1m", NULL);
     CHECK_EQUAL(files.request.cores, 100);
     CHECK_EQUAL(files.request.devices, 1);
     CHECK_EQUAL(files.request.priority, 1);
+    CHECK(!files.request.region_is_mounted);
+    CHECK(!parsed("container=main\nmemory=1m\nregion=emptyDir\n", NULL).request.region_is_mounted);
 }
 
 TEST(requests_that_are_not_valid_say_what_is_accepted)

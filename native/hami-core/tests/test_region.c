@@ -286,6 +286,36 @@ TEST(without_a_volume_for_the_region_cuda_is_refused)
     CHECK_TEXT(client_do(&client, "init"), "800");
 }
 
+TEST(a_mounted_directory_of_the_node_is_the_region_s_own)
+{
+    struct world world = world_make();
+    char path[WORLD_PATH];
+    struct stat status;
+    world_limits(&world, "container=main\nmemory=4096m\nregion=hostPath\n", NULL);
+    CHECK_EQUAL(rmdir(world_path(&world, "vgpu/containers/" WORLD_UID "_main", path)), 0);
+    /* As the kubelet makes it, in the image of the directory that libsync keeps. */
+    CHECK_EQUAL(chmod(world_path(&world, "vgpu/containers", path), 01777), 0);
+    struct client client = started(&world);
+    CHECK_TEXT(client_do(&client, "alloc 3800m"), "0");
+    CHECK_EQUAL(stat(world_path(&world, "vgpu/containers/usage.cache", path), &status), 0);
+    CHECK_EQUAL(stat(world_path(&world, "vgpu/containers/usage.lock", path), &status), 0);
+    CHECK(stat(world_path(&world, "vgpu/containers/" WORLD_UID "_main", path), &status) != 0);
+    client_end(&client);
+}
+
+TEST(a_directory_of_the_node_that_is_not_mounted_is_not_made)
+{
+    struct world world = world_make();
+    char path[WORLD_PATH];
+    world_limits(&world, "container=main\nmemory=4096m\nregion=hostPath\n", NULL);
+    CHECK_EQUAL(rmdir(world_path(&world, "vgpu/containers/" WORLD_UID "_main", path)), 0);
+    CHECK_EQUAL(rmdir(world_path(&world, "vgpu/containers", path)), 0);
+    struct client client = client_start(&world, "handle", NULL);
+    CHECK_TEXT(client_do(&client, "init"), "800");
+    CHECK_HAS(client_errors(&client), "vgpu/containers: No such file or directory");
+    CHECK(access(path, F_OK) != 0);
+}
+
 TEST(more_processes_than_slots_are_refused)
 {
     struct world world = managed();

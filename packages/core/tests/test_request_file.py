@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isolator_core import request_file
-from isolator_core.request_file import RequestFile, RequestFileInvalid
+from isolator_core.request_file import RegionVolume, RequestFile, RequestFileInvalid
 
 
 @pytest.mark.parametrize(
@@ -17,11 +17,19 @@ from isolator_core.request_file import RequestFile, RequestFileInvalid
             "container=main\nfraction=0.25\nat-most=3840m\ndevices=2\ncores=30\npriority=0\n",
         ),
         (RequestFile("main", exempt=True), "container=main\nmemory=none\ndevices=1\n"),
+        (
+            RequestFile("main", memory_mib=1, region="hostPath"),
+            "container=main\nmemory=1m\ndevices=1\nregion=hostPath\n",
+        ),
     ],
 )
 def test_text(content: RequestFile, text: str) -> None:
     assert request_file.build(content) == text
     assert request_file.parse(text) == content
+
+
+def test_the_default_region_may_be_named() -> None:
+    assert request_file.parse("container=main\nmemory=1m\nregion=emptyDir\n") == RequestFile("main", memory_mib=1)
 
 
 def test_unknown_keys_change_nothing() -> None:
@@ -68,6 +76,7 @@ def test_fractions(text: str) -> None:
         ("container=main\nmemory=1m\ncores=101\n", ["cores", "'101'", "1 to 100"]),
         ("container=main\nmemory=1m\npriority=2\n", ["priority", "'2'", "0 to 1"]),
         ("container=main\nmemory=1m\npriority=\n", ["priority", "''"]),
+        ("container=main\nmemory=1m\nregion=hostpath\n", ["region", "'hostpath'", "emptyDir, hostPath"]),
         ("container=main\nmemory\n", ["line 2", "'memory'", "key=value"]),
         ("container=main\nmemory = 1m\n", ["memory", "fraction"]),
     ],
@@ -119,9 +128,15 @@ _NAMES = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", fullmatch=True).fi
     st.integers(1, 16),
     st.none() | st.integers(1, 100),
     st.none() | st.integers(0, 1),
+    st.sampled_from(request_file.REGION_VOLUMES),
 )
 def test_written_is_read_back(
-    container: str, memory: int | str | None, devices: int, cores: int | None, priority: int | None
+    container: str,
+    memory: int | str | None,
+    devices: int,
+    cores: int | None,
+    priority: int | None,
+    region: RegionVolume,
 ) -> None:
     content = RequestFile(
         container,
@@ -131,5 +146,6 @@ def test_written_is_read_back(
         devices=devices,
         cores=cores,
         priority=priority,
+        region=region,
     )
     assert request_file.parse(request_file.build(content)) == content

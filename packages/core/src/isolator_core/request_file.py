@@ -6,6 +6,7 @@ The webhook writes it into an annotation, the kubelet projects that into the con
 import functools
 import re
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from isolator_core.go_numbers import MOST_UINT64, parse_uint
 
@@ -20,8 +21,12 @@ MOST_MIB = (1 << 44) - 1
 LEAST_FRACTION = "0.000000000000000001"
 """Digits after the 18th place are not looked at, and a fraction of nothing is none."""
 
+RegionVolume = Literal["emptyDir", "hostPath"]
+"""What is mounted at `containers/`: a volume of the pod, or this container's own directory of the node."""
 
-_KEYS = ("container", "memory", "fraction", "at-most", "devices", "cores", "priority")
+REGION_VOLUMES: tuple[RegionVolume, ...] = get_args(RegionVolume)
+
+_KEYS = ("container", "memory", "fraction", "at-most", "devices", "cores", "priority", "region")
 
 
 class RequestFileInvalid(Exception):
@@ -40,6 +45,7 @@ class RequestFile:
     devices: int = 1
     cores: int | None = None
     priority: int | None = None
+    region: RegionVolume = "emptyDir"
     unknown: tuple[str, ...] = ()
 
 
@@ -60,6 +66,8 @@ def build(request: RequestFile) -> str:
         lines.append(f"cores={request.cores}")
     if request.priority is not None:
         lines.append(f"priority={request.priority}")
+    if request.region != "emptyDir":
+        lines.append(f"region={request.region}")
     text = "\n".join(lines) + "\n"
     if parse(text) != request:
         raise RequestFileInvalid(f"{request} does not survive the request file: unknown keys are never written")
@@ -105,6 +113,13 @@ def _container(text: str) -> str:
     return text
 
 
+def _region(text: str) -> RegionVolume:
+    for volume in REGION_VOLUMES:
+        if text == volume:
+            return volume
+    raise RequestFileInvalid(f"region is {text!r}: accepted is one of {', '.join(REGION_VOLUMES)}")
+
+
 def _fraction(text: str) -> str:
     match = _DECIMAL.fullmatch(text)
     if match is not None:
@@ -134,6 +149,7 @@ def parse(text: str) -> RequestFile:
     devices = values.pop("devices", "1")
     cores = values.pop("cores", None)
     priority = values.pop("priority", None)
+    region = values.pop("region", "emptyDir")
     return RequestFile(
         container=_container(container),
         memory_mib=None if memory is None or exempt else _mib("memory", memory),
@@ -143,5 +159,6 @@ def parse(text: str) -> RequestFile:
         devices=_integer("devices", devices, 1, MOST_UINT64),
         cores=None if cores is None else _integer("cores", cores, 1, 100),
         priority=None if priority is None else _integer("priority", priority, 0, 1),
+        region=_region(region),
         unknown=unknown,
     )
