@@ -86,6 +86,20 @@ def test_a_fraction_is_of_the_card(container: Container, without_driver: Contain
     assert told(without_driver)["devices"] == []
 
 
+def test_names_the_region_in_a_directory_of_the_node(container: Container) -> None:
+    (container.folder / "vgpu/limits/request").write_text("container=main\nmemory=4096m\nregion=hostPath\n")
+    client = builds.program("hold", "x86_64", "-ldl", build="hold")
+    environment = container.variables(LD_PRELOAD=str(container.library))
+    with subprocess.Popen([client], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as held:
+        assert held.stdout is not None
+        assert held.stdout.readline() == "holding\n"
+        answer = told(container)
+        held.communicate("")
+    assert answer["region"] == str(container.folder / "vgpu/containers/usage.cache")
+    assert answer["region_exists"] is True
+    assert [process["pid"] for process in answer["devices"][0]["processes"]] == [held.pid]
+
+
 def test_unmanaged_limits_come_from_the_environment(container: Container, tmp_path: Path) -> None:
     (container.folder / "vgpu/limits").rename(tmp_path / "away")
     region = {"CUDA_DEVICE_MEMORY_SHARED_CACHE": str(tmp_path / "region.cache")}
