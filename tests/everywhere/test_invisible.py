@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.cluster.programs import BuildError
 from tests.everywhere import builds
 from tests.everywhere.container import Container, Ended, machine_gpu, machine_library, make_container
+from tests.everywhere.seccomp import docker_filter
 
-from isolator_testing.tools import require, require_root
+from isolator_testing import debian
+from isolator_testing.tools import require, require_root, skip_or_fail
 
 GO = """package main
 import ("fmt"; "os"; "os/user")
@@ -172,9 +175,23 @@ def test_as_another_user(elsewhere: tuple[Pair, Path]) -> None:
     pair.check(*as_nobody(), state, status=7)
 
 
-def test_under_what_runtimes_deny(elsewhere: tuple[Pair, Path]) -> None:
+def under_docker() -> tuple[Path, Path]:
+    """Command that starts a program under Docker's default seccomp profile."""
+    try:
+        return builds.program("seccomp", "x86_64", build="seccomp"), docker_filter()
+    except (debian.Unavailable, BuildError) as reason:
+        skip_or_fail(str(reason))
+
+
+@pytest.mark.root
+def test_under_the_profile_that_runtimes_have_by_default(elsewhere: tuple[Pair, Path]) -> None:
+    require_root()
     pair, state = elsewhere
-    pair.check(builds.program("seccomp", "x86_64", build="seccomp"), state, status=7)
+    unshare = require("unshare", package="util-linux")
+    assert pair.container.run(unshare, "--mount", "true", preload="").status == 0
+    denied = pair.container.run(*under_docker(), unshare, "--mount", "true", preload="")
+    assert "Operation not permitted" in denied.errors
+    pair.check(*under_docker(), state, status=7)
 
 
 @pytest.mark.root
@@ -187,13 +204,8 @@ def test_memory_is_capped_there_too(name: str) -> None:
         container.folder.chmod(0o777)
         program = builds.program("allocate", "x86_64", "-ldl", build="allocate")
         prefix: dict[str, tuple[str | Path, ...]] = {
-            "another user": (
-                require("setpriv", package="util-linux"),
-                "--reuid=65534",
-                "--regid=65534",
-                "--clear-groups",
-            ),
-            "seccomp": (builds.program("seccomp", "x86_64", build="seccomp"),),
+            "another user": as_nobody(),
+            "seccomp": under_docker(),
             "no /proc": (require("unshare", package="util-linux"), "-m", "sh", "-ec", SURROUNDINGS["no /proc"], "sh"),
         }
         ended = container.run(*prefix[name], program, "dlopen")
