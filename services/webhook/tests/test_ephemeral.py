@@ -17,14 +17,16 @@ MOUNTED = ["kai-resource-isolator-lib", "kai-resource-isolator-preload", "kai-re
 VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 
 
-def debugged(world: Any, pod: Any, *added: dict[str, Any], earlier: Any = ()) -> tuple[review.Outcome, Any]:
+def debugged(
+    world: Any, pod: Any, *added: dict[str, Any], earlier: Any = (), options: Options | None = None
+) -> tuple[review.Outcome, Any]:
     old = json.loads(json.dumps(pod))
     old["spec"]["ephemeralContainers"] = list(earlier)
     new = json.loads(json.dumps(pod))
     new["spec"]["ephemeralContainers"] = [*earlier, *added]
     document = world.review_of(new, operation="UPDATE", subResource="ephemeralcontainers", oldObject=old)
     request = review.decode(json.dumps(document).encode()).request
-    outcome = asyncio.run(review.outcome(request, always(Known(15360, 15360)), Options()))
+    outcome = asyncio.run(review.outcome(request, always(Known(15360, 15360)), options or Options()))
     operations = json.loads(msgspec.json.encode(outcome.operations))
     after = jsonpatch.apply_patch(new, operations)
     without = json.loads(json.dumps(after))
@@ -56,6 +58,23 @@ def test_other_targets_see_no_gpu(world: Any, running: Any, target: dict[str, st
     (notice,) = outcome.notices
     assert "debug" in notice
     assert "main" in notice
+
+
+def test_a_region_on_the_node_cannot_be_mounted(world: Any) -> None:
+    """Sub-paths are forbidden there, and the whole directory is every tenant's."""
+    on_the_node = Options(region="hostPath")
+    pod = world.defaulted(world.admitted(world.a_pod({"gpu-memory": "1"}), options=on_the_node))
+    for options in (on_the_node, Options()):
+        outcome, (debug,) = debugged(world, pod, {"name": "debug", "targetContainerName": "main"}, options=options)
+        assert debug == {"name": "debug", "targetContainerName": "main", "env": [VOID]}
+        (notice,) = outcome.notices
+        assert "kubectl exec" in notice
+
+
+def test_a_region_from_before_the_choice_is_mounted_as_it_is(world: Any, running: Any) -> None:
+    added = {"name": "debug", "targetContainerName": "main"}
+    _, (debug,) = debugged(world, running, added, options=Options(region="hostPath"))
+    assert debug["volumeMounts"] == running["spec"]["containers"][0]["volumeMounts"]
 
 
 def test_a_pod_from_before_sees_no_gpu(world: Any) -> None:

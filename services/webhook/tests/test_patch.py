@@ -290,3 +290,99 @@ def test_directories_are_a_choice(world: Any) -> None:
     assert volumes_of(pod)[OURS[0]]["hostPath"]["path"] == "/opt/iso/libvgpu.so"
     assert volumes_of(pod)[OURS[3]]["emptyDir"] == {"sizeLimit": "2Gi"}
     assert env_of(pod)["CONTAINER_VGPU_MOUNT"]["value"] == "/opt/vgpu"
+
+
+ON_THE_NODE = Options(region="hostPath")
+REGION_MOUNT = {"name": OURS[3], "mountPath": "/usr/local/vgpu/containers", "subPathExpr": "$(POD_UID)_main"}
+UID = {"name": "POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
+
+
+def test_region_in_a_directory_of_the_node(world: Any) -> None:
+    pod = world.admitted(world.a_pod({"gpu-memory": "4096"}), options=ON_THE_NODE)
+    assert pod["metadata"]["annotations"]["kai-resource-isolator.io/request.0"] == (
+        "container=main\nmemory=4096m\ndevices=1\nregion=hostPath\n"
+    )
+    assert volumes_of(pod)[OURS[3]] == {
+        "name": OURS[3],
+        "hostPath": {"path": "/var/lib/kai-resource-isolator/containers", "type": "Directory"},
+    }
+    assert pod["spec"]["containers"][0]["volumeMounts"] == [*MOUNTS[:3], REGION_MOUNT]
+    assert env_of(pod)["POD_UID"] == UID
+    assert world.outcome_of(world.defaulted(pod), options=ON_THE_NODE).operations == []
+    kai = world.defaulted(world.after_kai(pod, hamicore=True))
+    again = world.admitted(kai, options=ON_THE_NODE)
+    assert again["spec"]["containers"] == kai["spec"]["containers"]
+
+
+def test_every_container_has_a_directory_of_its_own(world: Any) -> None:
+    annotations = {
+        "nvidia.com/container.prepare.gpu-memory.limit": "1Gi",
+        "nvidia.com/container.main.gpu-memory.limit": "1Gi",
+        "nvidia.com/container.side.gpu-memory.limit": "1Gi",
+    }
+    pod = world.admitted(
+        world.a_pod(annotations, initContainers=[{"name": "prepare"}], containers=[{"name": "main"}, {"name": "side"}]),
+        options=ON_THE_NODE,
+    )
+    containers = [*pod["spec"]["initContainers"], *pod["spec"]["containers"]]
+    assert [
+        (mount["name"][-2:].lstrip("-"), mount["subPathExpr"]) for c in containers for mount in c["volumeMounts"][3:]
+    ] == [
+        ("i0", "$(POD_UID)_prepare"),
+        ("0", "$(POD_UID)_main"),
+        ("1", "$(POD_UID)_side"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "preset",
+    [
+        [{"name": "POD_UID", "value": "0c9e7a52-6d2f-4b7e-9a53-b7a35d0c1f11"}],
+        [{"name": "POD_UID", "value": ""}],
+        [{"name": "POD_UID"}],
+        [{"name": "POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+        [{"name": "POD_UID", "valueFrom": {"configMapKeyRef": {"name": "mine", "key": "uid"}}}],
+        [{"name": "A", "value": "1"}, UID, {"name": "POD_UID", "value": "$(A)"}],
+        [{"name": "POD_UID", "value": "a"}, {"name": "CUDA_DEVICE_MEMORY_LIMIT_0", "value": "1g"}, UID],
+    ],
+)
+def test_the_directory_cannot_be_redirected(world: Any, preset: list[dict[str, Any]]) -> None:
+    pod = world.a_pod({"gpu-memory": "1"}, containers=[{"name": "main", "env": preset}])
+    outcome = world.outcome_of(pod, options=ON_THE_NODE)
+    assert any("variable POD_UID was set to the pod's UID" in notice for notice in outcome.notices)
+    after = world.admitted(pod, options=ON_THE_NODE)
+    env = after["spec"]["containers"][0]["env"]
+    assert [entry for entry in env if entry["name"] == "POD_UID"] == [
+        UID for entry in preset if entry["name"] == "POD_UID"
+    ]
+    assert [entry for entry in env if entry["name"] == "A"] == [entry for entry in preset if entry["name"] == "A"]
+    assert world.outcome_of(world.defaulted(after), options=ON_THE_NODE).operations == []
+    # In an emptyDir nothing hangs on it.
+    kept = world.admitted(pod)["spec"]["containers"][0]["env"]
+    assert [entry for entry in kept if entry["name"] == "POD_UID"] == [e for e in preset if e["name"] == "POD_UID"]
+
+
+def test_the_pods_own_uid_is_left_as_it_is(world: Any) -> None:
+    variable = {"name": "POD_UID", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.uid"}}}
+    pod = world.a_pod({"gpu-memory": "1"}, containers=[{"name": "main", "env": [variable]}])
+    assert world.outcome_of(pod, options=ON_THE_NODE).notices == []
+    assert env_of(world.admitted(pod, options=ON_THE_NODE))["POD_UID"] == variable
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"subPathExpr": "$(POD_NAME)_main"}, {"subPath": "another"}, {"readOnly": True}, {}],
+)
+def test_a_mount_of_the_region_is_made_right(world: Any, changed: dict[str, Any]) -> None:
+    mount = {"name": OURS[3], "mountPath": "/usr/local/vgpu/containers"} | changed
+    pod = world.a_pod({"gpu-memory": "1"}, containers=[{"name": "main", "volumeMounts": [mount]}])
+    after = world.admitted(pod, options=ON_THE_NODE)
+    assert REGION_MOUNT in after["spec"]["containers"][0]["volumeMounts"]
+    assert mount not in after["spec"]["containers"][0]["volumeMounts"]
+
+
+def test_the_directory_of_all_regions_is_nobodys(world: Any) -> None:
+    thief = {"name": "thief", "volumeMounts": [{"name": OURS[3], "mountPath": "/all"}]}
+    pod = world.a_pod({"gpu-memory": "1"}, containers=[{"name": "main"}, thief])
+    outcome = world.outcome_of(pod, options=ON_THE_NODE)
+    assert (outcome.result, outcome.reason) == ("denied", "conflict")

@@ -19,6 +19,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from isolator_core import names, settings
 from isolator_core.errors import SettingsError, UserError
+from isolator_core.request_file import RegionVolume
 from isolator_core.requests import HAMI_NAMES, hami
 from isolator_core.settings import Command, Positional, Settings, StringList
 from isolator_webhook import manifest, review, server
@@ -52,7 +53,14 @@ class DecisionSettings(Settings):
     container_dir: str = Field(
         names.CONTAINER_DIR, pattern="^/", description="directory in the container at which the library appears"
     )
-    region_size_mib: int = Field(16, ge=8, le=1 << 20, description="MiB that a container's region may take on the node")
+    region: RegionVolume = Field(
+        "emptyDir",
+        description="what a container's region lies in: a volume of its pod, or its own directory below containers/ on "
+        "the node, as upstream's dashboards want it",
+    )
+    region_size_mib: int = Field(
+        16, ge=8, le=1 << 20, description="MiB that a container's region may take on the node in an emptyDir"
+    )
     fraction_of: Literal["card", "basis"] = Field(
         "card", description="take a fraction of the card that is met, or of that and at most of the basis"
     )
@@ -85,6 +93,7 @@ class DecisionSettings(Settings):
         return Options(
             host_dir=posixpath.normpath(self.host_dir),
             container_dir=posixpath.normpath(self.container_dir),
+            region=self.region,
             region_size_mib=self.region_size_mib,
             fraction_of=self.fraction_of,
             kai_scheduler=self.kai_scheduler,

@@ -5,6 +5,7 @@ Only the ephemeral containers of a pod may change there, and they may mount what
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from isolator_core import names
 from isolator_core.requests import Request
@@ -20,8 +21,14 @@ from isolator_webhook.pod import Pod
 def _managed(pod: Pod, request: Request, options: Options) -> bool:
     """Whether the pod was admitted with the volumes that cap this request's container."""
     present = {volume.name for volume in pod.spec.volumes or ()}
-    needed = {mount.name for mount in wanted.mounts(request.index, options.container_dir)}
+    needed = {mount.name for mount in wanted.mounts(request, options)}
     return needed <= present and names.REQUEST_ANNOTATION + request.index in pod.annotations
+
+
+def _on_the_node(pod: Pod, request: Request) -> bool:
+    """Whether the region is a directory of the node, which is mounted by a sub-path: that is forbidden here."""
+    own = names.VOLUME_REGION + request.index
+    return any(volume.name == own and bytes(volume.host_path) for volume in pod.spec.volumes or ())
 
 
 def build(pod: Pod, before: Iterable[str], share: Share | None, basis: Basis, options: Options) -> Patch:
@@ -33,6 +40,7 @@ def build(pod: Pod, before: Iterable[str], share: Share | None, basis: Basis, op
     told: list[str] = []
     shares = {request.container: request for request in (() if share is None else share.requests)}
     known = set(before)
+    whole = replace(options, region="emptyDir")
     for position, container in enumerate(pod.spec.ephemeral_containers or ()):
         if container.name in known:
             continue
@@ -45,7 +53,15 @@ def build(pod: Pod, before: Iterable[str], share: Share | None, basis: Basis, op
                 f"GPU is a target (--target) with a share, {', '.join(shares) or 'which no container of this pod has'}"
             )
             continue
-        operations += patch_mounts(container, where, wanted.mounts(request.index, options.container_dir))
+        if _on_the_node(pod, request):
+            operations += [*patch_mounts(container, where, ()), *guard.void(container, where)]
+            told.append(
+                f"ephemeral container {container.name}: it sees no GPU ({guard.DEVICES_VARIABLE}=void): the memory of "
+                f"{request.container} is counted in a directory of the node, which only containers of the pod's spec "
+                "can mount; accepted for a GPU is a process in that container (kubectl exec)"
+            )
+            continue
+        operations += patch_mounts(container, where, wanted.mounts(request, whole))
         desired = wanted.variables(request, basis, options, exempt=share.exempt)
         added, removed = patch_variables(container, where, desired)
         operations += added

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from isolator_core import names
+from isolator_core.request_file import RegionVolume
 from isolator_core.requests import HAMI_NAMES, ResourceNames
 
 Treatment = Literal["default", "enforce", "exempt", "guard"]
@@ -14,11 +15,25 @@ Treatment = Literal["default", "enforce", "exempt", "guard"]
 
 
 @dataclass(frozen=True, slots=True)
+class LibraryImage:
+    """The image that brings the library. `gate`: kubelets that need a feature gate to mount images have it on."""
+
+    reference: str
+    pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    gate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
-    """Choices that the pure part needs; `cli` makes them from settings."""
+    """Choices that the pure part needs; `cli` makes them from settings.
+
+    Without `library_image` the library and its preload file are two files of the node, in `host_dir`.
+    """
 
     host_dir: str = names.HOST_DIR
     container_dir: str = names.CONTAINER_DIR
+    library_image: LibraryImage | None = None
+    region: RegionVolume = "emptyDir"
     region_size_mib: int = 16
     fraction_of: Literal["card", "basis"] = "card"
     kai_scheduler: str = "kai-scheduler"

@@ -19,9 +19,11 @@ from isolator_webhook.options import Options
 from isolator_webhook.pod import (
     Container,
     EmptyDirVolume,
+    EnvSource,
     HostPathVolume,
     Pod,
     ProjectedVolume,
+    Variable,
     Volume,
     VolumeMount,
     WrittenVariable,
@@ -127,21 +129,46 @@ def _field(where: str) -> str:
     return f"{spec}.{array}[{position}]"
 
 
+def _same_variable(found: Variable, desired: WrittenVariable) -> bool:
+    """Whether a variable of the pod is, the API server's defaults aside, the one that is desired."""
+    try:
+        source = msgspec.json.decode(found.value_from, type=EnvSource | None) if bytes(found.value_from) else None
+    except msgspec.ValidationError:
+        return False
+    return (found.value or "", source) == (desired.value or "", desired.value_from)
+
+
 def patch_variables(
-    container: Container, where: str, desired: Iterable[WrittenVariable]
+    container: Container, where: str, desired: Iterable[WrittenVariable], fixed: frozenset[str] = frozenset()
 ) -> tuple[list[Operation], list[str]]:
-    """Add the variables that are missing, and remove those that would outdo the limit, telling which."""
+    """Add the variables that are missing, make right those that are `fixed`, remove those that would outdo the limit.
+
+    The second part of the answer tells of what was the author's and is not any more.
+    """
+    desired = tuple(desired)
     env = container.env or []
     present = {variable.name for variable in env}
     outdoing: list[int] = []
     if not _LIMITS_OF_ONE_DEVICE.isdisjoint(present):
         outdoing = [position for position, variable in enumerate(env) if variable.name in _LIMITS_OF_ONE_DEVICE]
-    operations = [Operation("remove", f"{where}/env/{position}") for position in reversed(outdoing)]
+    right = {variable.name: variable for variable in desired if variable.name in fixed}
+    wrong = [
+        position
+        for position, variable in enumerate(env)
+        if variable.name in right and not _same_variable(variable, right[variable.name])
+    ]
+    operations = [Operation("replace", f"{where}/env/{position}", right[env[position].name]) for position in wrong]
+    operations += [Operation("remove", f"{where}/env/{position}") for position in reversed(outdoing)]
     missing = [variable for variable in desired if variable.name not in present]
     told = [
         f"container {container.name}: variable {env[position].name} was removed: the limit follows from what the pod "
         "asks for"
         for position in outdoing
+    ]
+    told += [
+        f"container {container.name}: variable {env[position].name} was set to the pod's UID: it names the directory "
+        "of the container's region"
+        for position in wrong
     ]
     return operations + append(f"{where}/env", container.env is None, missing), told
 
@@ -182,9 +209,9 @@ def build(pod: Pod, share: Share, basis: Basis, options: Options) -> Patch:
             if share.translate:
                 annotations |= translate.annotations(request)
                 containers += translate.resources(container, where, request, options.resources)
-            containers += patch_mounts(container, where, wanted.mounts(request.index, options.container_dir))
+            containers += patch_mounts(container, where, wanted.mounts(request, options))
             desired = wanted.variables(request, basis, options, exempt=share.exempt)
-            operations, removed = patch_variables(container, where, desired)
+            operations, removed = patch_variables(container, where, desired, wanted.fixed(options))
             containers += operations
             told += removed
     if told:

@@ -29,6 +29,8 @@ from isolator_webhook.pod import (
 KAI_CONFIG_MAP_ANNOTATION = "runai/shared-gpu-configmap"
 """Prefix of the ConfigMaps in which KAI's binder leaves what a container was given (KAI: gpusharingconfigmap)."""
 
+UID_VARIABLE = "POD_UID"
+
 
 @functools.lru_cache(maxsize=1024)
 def product_mib(fraction: Fraction, basis_mib: int) -> int:
@@ -51,7 +53,9 @@ def request_text(request: Request, basis: Basis, options: Options, *, exempt: bo
     """Text of the `request` file of one container."""
     if exempt:
         return request_file.build(
-            request_file.RequestFile(container=request.container, exempt=True, devices=request.devices)
+            request_file.RequestFile(
+                container=request.container, exempt=True, devices=request.devices, region=options.region
+            )
         )
     return request_file.build(
         request_file.RequestFile(
@@ -62,6 +66,7 @@ def request_text(request: Request, basis: Basis, options: Options, *, exempt: bo
             devices=request.devices,
             cores=request.cores,
             priority=request.priority,
+            region=options.region,
         )
     )
 
@@ -97,8 +102,13 @@ def _limits_volume(index: str, config_map_prefix: str) -> WrittenVolume:
 
 
 @functools.lru_cache(maxsize=1024)
-def _region_volume(index: str, size_mib: int) -> WrittenVolume:
-    return WrittenVolume(names.VOLUME_REGION + index, empty_dir=EmptyDirVolume(size_limit=_size(size_mib)))
+def _region_volume(index: str, options: Options) -> WrittenVolume:
+    name = names.VOLUME_REGION + index
+    if options.region == "hostPath":
+        # Directory, and not DirectoryOrCreate: one that libsync did not make is closed to all but root.
+        directory = posixpath.join(options.host_dir, names.CONTAINERS_DIR)
+        return WrittenVolume(name, host_path=HostPathVolume(directory, type="Directory"))
+    return WrittenVolume(name, empty_dir=EmptyDirVolume(size_limit=_size(options.region_size_mib)))
 
 
 @functools.lru_cache(maxsize=16)
@@ -115,14 +125,12 @@ def volumes(pod: Pod, requests: Iterable[Request], options: Options, *, exempt: 
     found = list(_file_volumes(options.host_dir))
     for request in requests:
         found.append(_limits_volume(request.index, prefix))
-        found.append(_region_volume(request.index, options.region_size_mib))
+        found.append(_region_volume(request.index, options))
     return found
 
 
 @functools.lru_cache(maxsize=1024)
-def mounts(index: str, container_dir: str) -> tuple[VolumeMount, ...]:
-    """The mounts of the container with this index."""
-
+def _mounts(index: str, container_dir: str, region_sub_path: str) -> tuple[VolumeMount, ...]:
     def inside(name: str) -> str:
         return posixpath.join(container_dir, name)
 
@@ -130,8 +138,23 @@ def mounts(index: str, container_dir: str) -> tuple[VolumeMount, ...]:
         VolumeMount(names.VOLUME_LIB, inside(names.LIBRARY_FILE), read_only=True),
         VolumeMount(names.VOLUME_PRELOAD, names.PRELOAD_PATH, read_only=True),
         VolumeMount(names.VOLUME_LIMITS + index, inside(names.LIMITS_DIR), read_only=True),
-        VolumeMount(names.VOLUME_REGION + index, inside(names.CONTAINERS_DIR)),
+        VolumeMount(names.VOLUME_REGION + index, inside(names.CONTAINERS_DIR), sub_path_expr=region_sub_path),
     )
+
+
+def mounts(request: Request, options: Options) -> tuple[VolumeMount, ...]:
+    """The mounts of the request's container.
+
+    Of a directory of the node it sees its own part alone, which the kubelet makes with that directory's mode; by a
+    sub-path, since a mount path cannot hold the pod's UID (Kubernetes: pkg/kubelet/kubelet_pods.go, makeMounts).
+    """
+    own = names.region_dir(f"$({UID_VARIABLE})", request.container) if options.region == "hostPath" else ""
+    return _mounts(request.index, options.container_dir, own)
+
+
+def fixed(options: Options) -> frozenset[str]:
+    """Variables that are ours whatever the author set: one by which the kubelet finds the region's directory."""
+    return frozenset((UID_VARIABLE,) if options.region == "hostPath" else ())
 
 
 def _limit(request: Request, basis: Basis, *, exempt: bool) -> str | None:
@@ -146,7 +169,7 @@ def _limit(request: Request, basis: Basis, *, exempt: bool) -> str | None:
 @functools.lru_cache(maxsize=1024)
 def _variables(container: str, container_dir: str, limit: str | None) -> tuple[WrittenVariable, ...]:
     found = (
-        WrittenVariable("POD_UID", value_from=EnvSource(FieldRef("metadata.uid"))),
+        WrittenVariable(UID_VARIABLE, value_from=EnvSource(FieldRef("metadata.uid"))),
         WrittenVariable("CONTAINER_NAME", value=container),
         WrittenVariable("CONTAINER_VGPU_MOUNT", value=container_dir),
     )
