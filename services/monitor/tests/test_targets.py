@@ -22,11 +22,12 @@ def pod(
     volumes: list[dict[str, Any]],
     env: list[dict[str, Any]] | None = None,
     phase: str = "Running",
+    annotations: dict[str, str] | None = None,
 ) -> tuple[Pod, ...]:
     container = {"name": "main", "volumeMounts": mounts, "env": env or []}
     return pods(
         {
-            "metadata": {"name": "a", "namespace": "team", "uid": UID},
+            "metadata": {"name": "a", "namespace": "team", "uid": UID, "annotations": annotations},
             "spec": {"containers": [container, {"name": "side"}], "volumes": volumes, "nodeName": "n1"},
             "status": {"phase": phase},
         }
@@ -75,6 +76,18 @@ def test_host_path_by_an_expression() -> None:
     volumes = [{"name": REGION["name"], "hostPath": {"path": "/var/lib/kai-resource-isolator/containers"}}]
     (target,) = targets(pod([mount], volumes, [POD_UID, CONTAINER_NAME]), DIRECTORY)
     assert target.region == (Place(Root.REGIONS, (KEY, KEY)), Place(Root.REGIONS, (KEY,)))
+
+
+@pytest.mark.parametrize(
+    ("region", "places"),
+    [("\nregion=hostPath\n", [(KEY,)]), ("\n", [(KEY, KEY), (KEY,)]), ("\nregion=elsewhere\n", [(KEY, KEY), (KEY,)])],
+)
+def test_the_request_says_whether_the_directory_is_mounted(region: str, places: list[tuple[str, ...]]) -> None:
+    mount = REGION | {"subPathExpr": "$(POD_UID)_main"}
+    volumes = [{"name": REGION["name"], "hostPath": {"path": "/var/lib/kai-resource-isolator/containers"}}]
+    annotations = {"kai-resource-isolator.io/request.0": f"container=main\nmemory=1m{region}"}
+    (target,) = targets(pod([mount], volumes, [POD_UID], annotations=annotations), DIRECTORY)
+    assert target.region == tuple(Place(Root.REGIONS, place) for place in places)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@ from enum import StrEnum
 import msgspec
 
 from isolator_core import names
+from isolator_core.request_file import RequestFileInvalid
+from isolator_core.request_file import parse as parse_request
 from isolator_monitor.pods import Container, Pod, Volume, VolumeMount
 
 _REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
@@ -49,7 +51,7 @@ def targets(pods: Iterable[Pod], container_dir: str, *, by_name: bool = False) -
         if pod.ended or not pod.metadata.uid:
             continue
         for index, container in pod.containers():
-            region = region_places(pod, container, container_dir, by_name=by_name)
+            region = region_places(pod, index, container, container_dir, by_name=by_name)
             limits = limits_place(pod, index)
             if region or limits:
                 found.append(Target(pod.metadata.uid, container.name, region, limits))
@@ -64,7 +66,9 @@ def limits_place(pod: Pod, index: str) -> Place | None:
     return _kubelet(pod, "kubernetes.io~projected", volume.name)
 
 
-def region_places(pod: Pod, container: Container, container_dir: str, *, by_name: bool = False) -> tuple[Place, ...]:
+def region_places(
+    pod: Pod, index: str, container: Container, container_dir: str, *, by_name: bool = False
+) -> tuple[Place, ...]:
     """Where the region can be: in the volume that the container mounts over the region's path.
 
     Volumes of the pod's own are below the kubelet's directory; of a hostPath, upstream's shared one among them, what
@@ -72,7 +76,7 @@ def region_places(pod: Pod, container: Container, container_dir: str, *, by_name
     """
     key = names.region_dir(pod.metadata.uid, container.name)
     named = (Place(Root.REGIONS, (key,)),)
-    directory = posixpath.join(container_dir, names.CONTAINERS_DIR, key)
+    directory = posixpath.join(container_dir, names.CONTAINERS_DIR, "" if _is_mounted(pod, index) else key).rstrip("/")
     mount = mount_over(container, directory)
     volume = _volume(pod, mount.name) if mount else None
     if mount is None or volume is None:
@@ -86,6 +90,14 @@ def region_places(pod: Pod, container: Container, container_dir: str, *, by_name
     if volume.host_path is not None:
         return tuple(dict.fromkeys((Place(Root.REGIONS, below), *named)))
     return ()
+
+
+def _is_mounted(pod: Pod, index: str) -> bool:
+    """Whether `containers` is the region's directory itself, by the container's request (libvgpu: `region=hostPath`)."""
+    try:
+        return parse_request(pod.annotations[names.REQUEST_ANNOTATION + index]).region == "hostPath"
+    except (KeyError, RequestFileInvalid):
+        return False
 
 
 def mount_over(container: Container, path: str) -> VolumeMount | None:
