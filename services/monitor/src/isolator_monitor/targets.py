@@ -93,7 +93,7 @@ def region_places(
 
 
 def _is_mounted(pod: Pod, index: str) -> bool:
-    """Whether `containers` is the region's directory itself, by the container's request (libvgpu: `region=hostPath`)."""
+    """Whether `containers` is the region's own directory, by the container's request (`region=hostPath`)."""
     try:
         return parse_request(pod.annotations[names.REQUEST_ANNOTATION + index]).region == "hostPath"
     except (KeyError, RequestFileInvalid):
