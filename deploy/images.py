@@ -1,10 +1,13 @@
-"""Build the services' images from their Dockerfiles, with whichever of docker, podman and buildah is there.
+"""Build the images of the services and of the library, with whichever of docker, podman and buildah is there.
 
 docker and podman pull the base image that the Dockerfiles name and install from the package index. buildah, which needs
 no daemon and works where nothing can be pulled, starts from a base made by debootstrap and installs from wheels that
-were downloaded before, without a network. Each image is then started once.
+were downloaded before, without a network. Each service's image is then started once.
 
-  python -m deploy.images                          all four, as kai-resource-isolator-SERVICE:VERSION
+The library's image holds files alone: podman and buildah make it for every machine, docker for this one (its Dockerfile
+says how to make it for all).
+
+  python -m deploy.images                          all five, as kai-resource-isolator-NAME:VERSION
   python -m deploy.images webhook --tool buildah   one of them
   python -m deploy.images --registry REG --tag T   names for a registry; pushing is yours
 """
@@ -14,8 +17,10 @@ import contextlib
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
+import tarfile
 import tempfile
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -24,7 +29,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "kai-resource-isolator" / "images"
 SERVICES = ("webhook", "vramd", "monitor", "libsync")
+LIBRARY = "library"
+IMAGES = (*SERVICES, LIBRARY)
 MACHINES = ("x86_64", "aarch64")
+PLATFORMS = "linux/amd64,linux/arm64"
+LIBRARY_FILES = {"libvgpu.so": 0o100755, "limits": 0o40755, "containers": 0o40755}
+"""What the library's image holds, and nothing else: mode of each file."""
+
 NATIVE = ROOT / "native" / "hami-core"
 BASE = "localhost/kai-resource-isolator-base:bookworm"
 BASE_PYTHON = "3.11"
@@ -91,16 +102,25 @@ def build_library() -> None:
     _run("make", "--silent", "-C", NATIVE, f"ZIG={sys.executable} -m ziglang", "release")
 
 
+def dockerfile(image: str) -> Path:
+    """The Dockerfile of an image, from the root of the repository."""
+    return Path("native/hami-core/Dockerfile" if image == LIBRARY else f"services/{image}/Dockerfile")
+
+
 @contextlib.contextmanager
-def build_context(service: str) -> Iterator[Path]:
-    """A directory with what the Dockerfile of a service copies, and nothing else of the tree."""
+def build_context(image: str) -> Iterator[Path]:
+    """A directory with what the Dockerfile of an image copies, and nothing else of the tree."""
     with tempfile.TemporaryDirectory(prefix="isolator-image-") as name:
         context = Path(name)
-        shutil.copy(ROOT / "constraints.txt", context)
-        for folder in ("packages/core", f"services/{service}"):
-            ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "tests")
-            shutil.copytree(ROOT / folder, context / folder, ignore=ignored)
-        if service == "libsync":
+        if image == LIBRARY:
+            (context / dockerfile(image)).parent.mkdir(parents=True)
+            shutil.copy(ROOT / dockerfile(image), context / dockerfile(image))
+        else:
+            shutil.copy(ROOT / "constraints.txt", context)
+            for folder in ("packages/core", f"services/{image}"):
+                ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "tests")
+                shutil.copytree(ROOT / folder, context / folder, ignore=ignored)
+        if image in (LIBRARY, "libsync"):
             for machine in MACHINES:
                 target = context / "native/hami-core/build/release" / machine
                 target.mkdir(parents=True)
@@ -162,10 +182,54 @@ def make_base() -> str:
     return BASE
 
 
+def build_library_image(tool: str, image: str) -> None:
+    """Build the library's image: with podman and buildah a list of one for every machine."""
+    named: tuple[str, ...] = ("--tag", image)
+    if tool != "docker":
+        # A list of that name would be added to.
+        subprocess.run([tool, "manifest", "rm", image], capture_output=True, check=False)
+        named = ("--platform", PLATFORMS, "--manifest", image)
+    isolation = ("--isolation=chroot",) if tool == "buildah" else ()
+    _say(f"building {image} with {tool}")
+    with build_context(LIBRARY) as context:
+        _run(tool, "build", *isolation, "--file", dockerfile(LIBRARY), *named, ".", cwd=context)
+
+
+def check_library_image(tool: str, image: str) -> str:
+    """Look at what the library's image holds. Returns a line about it. Raises BuildError."""
+    found = {}
+    with tempfile.TemporaryFile() as file:
+        if tool == "buildah":
+            container = _read("buildah", "from", "--pull-never", image).strip()
+            where = _read("buildah", "mount", container).strip()
+            command, remove = ["tar", "--create", "--directory", where, "."], ["buildah", "rm", container]
+        else:
+            # It is never started: the command only has to be there.
+            container = _read(tool, "create", image, "none").strip()
+            command, remove = [tool, "export", container], [tool, "rm", container]
+        try:
+            subprocess.run(command, check=True, stdout=file)
+        finally:
+            subprocess.run(remove, check=True, stdout=sys.stderr)
+        file.seek(0)
+        with tarfile.open(fileobj=file) as archive:
+            for member in archive:
+                name = member.name.removeprefix("./").rstrip("/")
+                kind = stat.S_IFDIR if member.isdir() else stat.S_IFREG
+                if name not in ("", "."):
+                    found[name] = kind | member.mode
+            size = sum(member.size for member in archive.getmembers())
+    # docker and podman export what they mount into every container besides.
+    missing = {name: mode for name, mode in LIBRARY_FILES.items() if found.get(name) != mode}
+    if missing or (tool == "buildah" and found.keys() != LIBRARY_FILES.keys()):
+        raise BuildError(f"{image} holds {found}, expected {LIBRARY_FILES}")
+    return f"{image}: {', '.join(LIBRARY_FILES)}, {size / 1e6:.1f} MB"
+
+
 def build(service: str, tool: str, image: str, base: str | None) -> None:
-    """Build one image."""
+    """Build the image of a service."""
     arguments: list[str | Path] = [
-        "build", "--file", f"services/{service}/Dockerfile", "--tag", image,
+        "build", "--file", dockerfile(service), "--tag", image,
         *(["--build-arg", f"BASE_IMAGE={base}"] if base else []),
     ]  # fmt: skip
     if tool == "buildah":
@@ -203,27 +267,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m deploy.images", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("services", nargs="*", metavar="SERVICE", help=f"of {', '.join(SERVICES)}; default all")
+    parser.add_argument("images", nargs="*", metavar="NAME", help=f"of {', '.join(IMAGES)}; default all")
     parser.add_argument("--tool", choices=("docker", "podman", "buildah"), help="default the first that works")
     parser.add_argument("--base-image", help="base image; with buildah, default one made by debootstrap")
     parser.add_argument("--registry", default="", help="registry in front of the images' names")
     parser.add_argument("--tag", default=version(), help="tag; default the chart's appVersion")
     chosen = parser.parse_args(arguments)
-    unknown = [service for service in chosen.services if service not in SERVICES]
+    unknown = [name for name in chosen.images if name not in IMAGES]
     if unknown:
-        parser.error(f"unknown service {unknown[0]!r}; accepted are {', '.join(SERVICES)}")
+        parser.error(f"unknown image {unknown[0]!r}; accepted are {', '.join(IMAGES)}")
     prefix = f"{chosen.registry.rstrip('/')}/" if chosen.registry else ""
-    services = chosen.services or SERVICES
+    wanted = chosen.images or IMAGES
+    services = [name for name in wanted if name != LIBRARY]
     try:
         tool = chosen.tool or find_tool()
         _need(tool, {"docker": "docker.io"}.get(tool, tool))
-        base = chosen.base_image or (make_base() if tool == "buildah" else None)
-        if "libsync" in services:
+        base = chosen.base_image or (make_base() if tool == "buildah" and services else None)
+        if {LIBRARY, "libsync"} & set(wanted):
             build_library()
-        for service in services:
-            image = f"{prefix}kai-resource-isolator-{service}:{chosen.tag}"
-            build(service, tool, image, base)
-            print(check(service, tool, image), flush=True)
+        for name in wanted:
+            image = f"{prefix}kai-resource-isolator-{name}:{chosen.tag}"
+            if name == LIBRARY:
+                build_library_image(tool, image)
+                print(check_library_image(tool, image), flush=True)
+            else:
+                build(name, tool, image, base)
+                print(check(name, tool, image), flush=True)
     except (BuildError, subprocess.CalledProcessError) as error:
         print(f"images: {error}", file=sys.stderr)
         return 1
