@@ -178,6 +178,25 @@ def test_directory_of_regions_is_kept_where_it_is_asked_for(
     assert "containers: cannot make the directory: Not a directory" in ended.stderr
 
 
+def test_a_link_in_place_of_the_directory_of_regions_is_not_followed(libsync, keep, host_dir: Path) -> None:
+    libsync("once", *keep)
+    (host_dir / "elsewhere").mkdir(mode=0o700)
+    (host_dir / "containers").symlink_to("elsewhere")
+    assert "containers: is not a directory" in libsync("check", *keep, "--region-dir", status=1).stdout
+    libsync("once", *keep, "--region-dir", status=1)
+    assert (host_dir / "elsewhere").stat().st_mode & 0o7777 == 0o700
+
+
+@pytest.mark.root
+def test_the_directory_of_regions_belongs_to_root(libsync, keep, host_dir: Path) -> None:
+    tools.require_root()
+    libsync("once", *keep, "--region-dir")
+    os.chown(host_dir / "containers", 65534, -1)
+    assert "containers: belongs to user 65534, not 0" in libsync("check", *keep, "--region-dir", status=1).stdout
+    libsync("once", *keep, "--region-dir")
+    assert (host_dir / "containers").stat().st_uid == 0
+
+
 def test_an_upgrade_is_never_seen_half_done(libsync, libraries: tuple[Path, Path], host_dir: Path) -> None:
     """Someone who opens the file again and again finds a whole one each time."""
     owner = f"{os.geteuid()}:{os.getegid()}"

@@ -134,6 +134,15 @@ def test_files_get_the_selinux_type_that_is_asked_for(libsync, keep, right, host
     assert len(libsync("check", *flags, status=1).stdout.splitlines()) == 1
     libsync("once", *flags)
     assert libsync("check", *flags).stdout == ""
+    # What containers make in the directory of regions inherits its label.
+    lines = libsync("check", *flags, "--region-dir", status=1).stdout.splitlines()
+    assert lines == [f"{host_dir}/containers: the directory is missing"]
+    libsync("once", *flags, "--region-dir")
+    assert os.getxattr(host_dir / "containers", "security.selinux") == b"system_u:object_r:container_file_t:s0\0"
+    os.setxattr(host_dir / "containers", "security.selinux", b"system_u:object_r:var_lib_t:s0\0")
+    assert "container_file_t" in libsync("check", *flags, "--region-dir", status=1).stdout
+    libsync("once", *flags, "--region-dir")
+    assert libsync("check", *flags, "--region-dir").stdout == ""
     # A file made anew gets its label before it comes into its place.
     (host_dir / "libvgpu.so").unlink()
     libsync("once", *flags)

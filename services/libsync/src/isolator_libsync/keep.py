@@ -11,6 +11,7 @@ from pathlib import Path
 import structlog
 
 from isolator_core.names import CONTAINERS_DIR
+from isolator_libsync import selinux
 from isolator_libsync.files import Attributes, Directory, NodeFile, examine, open_directory
 from isolator_libsync.findings import Finding, NotRight, cannot_read, cannot_write, noexec
 from isolator_libsync.replace import adjust, clear_leftovers, replace
@@ -21,7 +22,9 @@ _IN_PLACE = {"mode", "owner", "selinux_type"}
 """Findings that can be put right on the file that stands there."""
 
 _REGION_DIR_MODE = 0o1777
-"""Anyone's region may be made in it, and nobody removes another's."""
+"""The kubelet gives a sub-path that it makes the mode of the volume's directory (Kubernetes: pkg/volume/util/subpath,
+SafeMakeDir), so a container's own directory is open to every user of it; and nobody removes another's.
+"""
 
 
 @dataclass(frozen=True)
@@ -104,8 +107,8 @@ def put_right(directory: Directory, wanted: Wanted) -> Outcome:
         return Outcome(before)
     failures = _attempt(lambda: _repair_directory(directory, wanted))
     failures += _attempt(lambda: _repair_files(directory, wanted))
-    if wanted.region_dir and _examine_region_dir(directory):
-        failures += _attempt(lambda: _repair_region_dir(directory))
+    if wanted.region_dir and _examine_region_dir(directory, wanted.attributes):
+        failures += _attempt(lambda: _repair_region_dir(directory, wanted.attributes))
     after = examine_all(directory, wanted)
     repaired = [finding for finding in before if (finding.code, finding.path) not in {(f.code, f.path) for f in after}]
     return Outcome([*failures, *after], repaired)
@@ -147,21 +150,38 @@ def _examine_directory(directory: Directory, wanted: Wanted) -> list[Finding]:
         message = f"has mode {mode:04o}: others than its owner may replace the files"
         findings.append(Finding("directory", directory.path, message))
     if wanted.region_dir:
-        findings += _examine_region_dir(directory)
+        findings += _examine_region_dir(directory, wanted.attributes)
     return findings
 
 
-def _examine_region_dir(directory: Directory) -> list[Finding]:
+def _open_region_dir(directory: Directory) -> int:
+    return os.open(CONTAINERS_DIR, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory.fd)
+
+
+def _examine_region_dir(directory: Directory, attributes: Attributes) -> list[Finding]:
     path = directory.path / CONTAINERS_DIR
     try:
-        mode = os.stat(CONTAINERS_DIR, dir_fd=directory.fd, follow_symlinks=False).st_mode
+        fd = _open_region_dir(directory)
     except FileNotFoundError:
         return [Finding("missing", path, "the directory is missing")]
-    if not stat.S_ISDIR(mode):
+    except NotADirectoryError:
         return [Finding("directory", path, "is not a directory")]
-    if stat.S_IMODE(mode) != _REGION_DIR_MODE:
-        return [Finding("mode", path, f"has mode {stat.S_IMODE(mode):04o}, not {_REGION_DIR_MODE:04o}")]
-    return []
+    except OSError as error:
+        return [Finding("directory", path, f"cannot be opened: {error.strerror}")]
+    try:
+        status = os.fstat(fd)
+        findings = []
+        if stat.S_IMODE(status.st_mode) != _REGION_DIR_MODE:
+            message = f"has mode {stat.S_IMODE(status.st_mode):04o}, not {_REGION_DIR_MODE:04o}"
+            findings.append(Finding("mode", path, message))
+        if status.st_uid != attributes.uid:
+            findings.append(Finding("owner", path, f"belongs to user {status.st_uid}, not {attributes.uid}"))
+        wanted_type = attributes.selinux_type
+        if wanted_type is not None and not selinux.has_type(fd, wanted_type):
+            findings.append(Finding("selinux_type", path, f"does not have the SELinux type {wanted_type} at level s0"))
+        return findings
+    finally:
+        os.close(fd)
 
 
 def _repair_directory(directory: Directory, wanted: Wanted) -> None:
@@ -175,13 +195,18 @@ def _repair_directory(directory: Directory, wanted: Wanted) -> None:
         raise NotRight(cannot_write(directory.path, "set owner and mode", error)) from error
 
 
-def _repair_region_dir(directory: Directory) -> None:
+def _repair_region_dir(directory: Directory, attributes: Attributes) -> None:
+    """Make the directory, its owner, mode and label right; what containers make in it inherits the label."""
     try:
         with contextlib.suppress(FileExistsError):
             os.mkdir(CONTAINERS_DIR, 0o700, dir_fd=directory.fd)
-        fd = os.open(CONTAINERS_DIR, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory.fd)
+        fd = _open_region_dir(directory)
         try:
+            if os.fstat(fd).st_uid != attributes.uid:
+                os.fchown(fd, attributes.uid, -1)
             os.fchmod(fd, _REGION_DIR_MODE)
+            if attributes.selinux_type is not None and not selinux.has_type(fd, attributes.selinux_type):
+                selinux.set_type(fd, attributes.selinux_type)
         finally:
             os.close(fd)
     except OSError as error:
