@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,8 @@ class ControlPlane:
     kubernetes: str = programs.DEFAULT_KUBERNETES
     network: Network = LOOPBACK
     feature_gates: Sequence[str] = ()
+    admission: Mapping[str, Any] | None = None
+    """An AdmissionConfiguration, as a provider's API server may have one."""
     _running: dict[str, processes.Running] = field(default_factory=dict)
     _token: str = field(default_factory=lambda: secrets.token_hex(16))
     _etcd_port: int = 0
@@ -118,7 +120,10 @@ class ControlPlane:
     def start_api_server(self) -> None:
         """Start kube-apiserver on the port it always had, and wait until it is ready."""
         pki = self.state / "pki"
-        gates = [f"--feature-gates={','.join(self.feature_gates)}"] if self.feature_gates else []
+        more = [f"--feature-gates={','.join(self.feature_gates)}"] if self.feature_gates else []
+        if self.admission:
+            file = _write_json(self.state / "admission.json", self.admission)
+            more.append(f"--admission-control-config-file={file}")
         self._start(
             "kube-apiserver", f"--etcd-servers={self.etcd_url}", f"--bind-address={self.network.address}",
             f"--advertise-address={self.network.address}", f"--secure-port={self._port}", f"--cert-dir={pki}",
@@ -127,7 +132,7 @@ class ControlPlane:
             f"--service-account-key-file={pki / 'sa.key'}", f"--service-account-signing-key-file={pki / 'sa.key'}",
             f"--token-auth-file={self.state / 'tokens.csv'}", "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction", "--enable-aggregator-routing", "--allow-privileged",
-            f"--audit-log-path={self.audit_log}", f"--audit-policy-file={self.state / 'audit-policy.json'}", *gates,
+            f"--audit-log-path={self.audit_log}", f"--audit-policy-file={self.state / 'audit-policy.json'}", *more,
         )  # fmt: skip
         self._wait("kube-apiserver to be ready", "kube-apiserver", self._api_is_ready)
 
@@ -208,9 +213,10 @@ def control_plane(
     kubernetes: str = programs.DEFAULT_KUBERNETES,
     network: Network = LOOPBACK,
     feature_gates: Sequence[str] = (),
+    admission: Mapping[str, Any] | None = None,
 ) -> Iterator[ControlPlane]:
     """A control plane for the time of a `with` block."""
-    plane = ControlPlane(state, kubernetes, network, feature_gates)
+    plane = ControlPlane(state, kubernetes, network, feature_gates, admission)
     try:
         plane.start()
         yield plane

@@ -180,6 +180,8 @@ class Node:
         for uid, pod in list(self._pods.items()):
             if uid not in stored:
                 self._end(pod)
+        here = [manifest for manifest in stored.values() if manifest["spec"].get("nodeName") == self.name]
+        taken_ports = {port for manifest in here for port in _host_ports(manifest)}
         for uid, manifest in stored.items():
             if uid in self._pods:
                 self._keep(self._pods[uid], manifest)
@@ -189,37 +191,52 @@ class Node:
             elif manifest.get("status", {}).get("phase") in ("Succeeded", "Failed"):
                 continue
             elif not manifest["spec"].get("nodeName"):
-                self._bind(manifest)
+                self._bind(manifest, taken_ports)
             elif manifest["spec"]["nodeName"] == self.name:
                 self._start(manifest)
 
-    def _bind(self, manifest: Object) -> None:
+    def _bind(self, manifest: Object, taken_ports: set[int]) -> None:
         selector = manifest["spec"].get("nodeSelector", {})
-        if all(self.labels.get(key) == value for key, value in selector.items()):
+        fits = all(self.labels.get(key) == value for key, value in selector.items())
+        if fits and not _host_ports(manifest) & taken_ports:
+            taken_ports |= _host_ports(manifest)
             metadata = {key: manifest["metadata"][key] for key in ("name", "namespace")}
             binding = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata}
             target = {"apiVersion": "v1", "kind": "Node", "name": self.name}
             self.cluster.call("POST", path_of(manifest) + "/binding", binding | {"target": target}).ok()
 
     def _start(self, manifest: Object) -> None:
-        number = next(self._addresses)
-        where = Network(f"{POD_NETWORK}.{number}", f"{self.plane.network.namespace}-{next(_namespaces)}")
         local = self._localized(manifest)
-        network.ip("netns", "add", where.namespace)
+        where = self.plane.network if manifest["spec"].get("hostNetwork") else self._new_network()
         try:
-            self._connect(where, number)
             with where.entered():
                 running = self.kubelet.start(local)
         except BaseException as error:
-            network.ip("netns", "delete", where.namespace)
+            self._drop(where)
             if not isinstance(error, PodFailure):
                 raise
             self.failures.append(f"{manifest['metadata']['name']}: {error}")
             return
         self._pods[manifest["metadata"]["uid"]] = _Pod(manifest, running, where)
 
+    def _new_network(self) -> Network:
+        """A pod's network: a namespace joined to the node's bridge."""
+        number = next(self._addresses)
+        where = Network(f"{POD_NETWORK}.{number}", f"{self.plane.network.namespace}-{next(_namespaces)}")
+        network.ip("netns", "add", where.namespace)
+        try:
+            self._connect(where, number)
+        except BaseException:
+            self._drop(where)
+            raise
+        return where
+
+    def _drop(self, where: Network) -> None:
+        """Remove a pod's network, unless it is the node's own."""
+        if where != self.plane.network:
+            network.ip("netns", "delete", where.namespace)
+
     def _connect(self, where: Network, number: int) -> None:
-        """Give a pod its network: a namespace joined to the node's bridge."""
         node = self.plane.network.namespace
         network.ip(
             "-n", node, "link", "add", f"pod{number}", "type", "veth", "peer", "name", "eth0", "netns", where.namespace
@@ -243,7 +260,7 @@ class Node:
     def _end(self, pod: _Pod) -> None:
         self.kubelet.stop(pod.running)
         self._pods.pop(pod.stored["metadata"]["uid"], None)
-        network.ip("netns", "delete", pod.network.namespace)
+        self._drop(pod.network)
         shutil.rmtree(self._directory(pod.stored), ignore_errors=True)
 
     def _keep(self, pod: _Pod, manifest: Object) -> None:
@@ -253,21 +270,13 @@ class Node:
             return
         self._localized(manifest)
         ended = {name: c.main.wait() for name, c in pod.running.containers.items() if not c.main.running}
-        if ended and manifest["spec"].get("restartPolicy", "Always") == "Always":
-            for name in ended:
-                self.failures.append(
-                    f"{manifest['metadata']['name']}/{name} ended:\n{pod.running.containers[name].errors()}"
-                )
-                with pod.network.entered():
-                    self.kubelet.restart(pod.running, name)
-                pod.restarts += 1
+        if ended and manifest["spec"].get("restartPolicy", "Always") == "Always" and time.monotonic() >= pod.not_before:
+            self._restart(pod, list(ended))
             ended = {}
         self._report(pod, ended)
 
     def _restart(self, pod: _Pod, ended: Sequence[str]) -> None:
-        """Start containers anew, each second longer after the last start, as a kubelet backs off."""
-        if not ended or time.monotonic() < pod.not_before:
-            return
+        """Start containers anew; the next time a second later than this time, as a kubelet backs off."""
         for name in ended:
             pod.restarts += 1
             pod.not_before = time.monotonic() + pod.restarts
@@ -445,6 +454,12 @@ class Node:
                     names = f"{name}.{namespace}.svc {name}.{namespace}.svc.cluster.local {name}"
                     lines += [f"{address} {names}" for address in endpoint["addresses"]]
         return "\n".join(lines) + "\n"
+
+
+def _host_ports(manifest: Object) -> set[int]:
+    """Ports of the node that a pod takes: the scheduler places no two pods that want the same one."""
+    containers = manifest["spec"]["containers"]
+    return {port["hostPort"] for item in containers for port in item.get("ports", []) if port.get("hostPort")}
 
 
 def _name_and_uid(manifest: Object) -> dict[str, str]:

@@ -1,32 +1,58 @@
-"""Every object of the golden outputs is one that API servers take, with no field that they do not know."""
+"""Every object that the chart can render is one that API servers take, with no field that they do not know."""
 
+import functools
 import json
-import subprocess
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 import yaml
-from tests.cluster import programs
-from tests.cluster.client import APPLY_PATCH, Cluster, Object
-from tests.cluster.release import CHARTS
+from tests.cluster import modules
+from tests.cluster.client import APPLY_PATCH, Cluster, Object, wait_until
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.release import UMBRELLA
+from tests.cluster.rendering import GOLDEN, WITH_OPERATOR, golden_values, template
 
 pytest_plugins = ["tests.cluster.fixtures"]
 pytestmark = pytest.mark.cluster
 
-GOLDEN = sorted(path.stem for path in (CHARTS / "golden").glob("*.yaml") if not path.stem.endswith(".values"))
 CHECKED = {"fieldValidation": "Strict", "fieldManager": "test", "force": "true"}
-OPERATOR = "monitoring.coreos.com/"
-CERT_MANAGER = "cert-manager.io/"
+OTHERS = ("monitoring.coreos.com/", "cert-manager.io/")
+"""API groups that Kubernetes itself does not have."""
 
+OPERATOR_KINDS = ("podmonitors", "servicemonitors", "prometheusrules")
+DEFINITIONS = [
+    *((modules.PROMETHEUS_OPERATOR, f"example/prometheus-operator-crd/monitoring.coreos.com_{kind}.yaml")
+      for kind in OPERATOR_KINDS),
+    *((modules.CERT_MANAGER, f"deploy/crds/cert-manager.io_{kind}.yaml") for kind in ("certificates", "issuers")),
+]  # fmt: skip
+"""Where the projects that own those kinds define them."""
 
-def objects(case: str) -> list[Object]:
-    every = yaml.safe_load_all((CHARTS / "golden" / f"{case}.yaml").read_text())
-    return [item for item in every if not item["apiVersion"].startswith((OPERATOR, CERT_MANAGER))]
+Resources = dict[tuple[str, str], tuple[str, bool]]
 
 
 @pytest.fixture(scope="module")
-def resources(cluster: Cluster) -> dict[tuple[str, str], tuple[str, bool]]:
+def definitions(cluster: Cluster, plane: ControlPlane) -> Iterator[None]:
+    """The custom resource definitions of Prometheus Operator and cert-manager are on the server."""
+    del plane
+    collection = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    with ExitStack() as stack:
+        for module, path in DEFINITIONS:
+            definition = yaml.safe_load(modules.file(*module, path).read_text())
+            name = definition["metadata"]["name"]
+            cluster.call("POST", collection, definition).ok()
+            stack.callback(cluster.call, "DELETE", f"{collection}/{name}")
+
+            def established(where: str = f"{collection}/{name}") -> bool:
+                conditions = cluster.call("GET", where).ok().get("status", {}).get("conditions", [])
+                return any(item["type"] == "Established" and item["status"] == "True" for item in conditions)
+
+            wait_until(established, f"{name} to be served")
+        yield
+
+
+def resources(cluster: Cluster) -> Resources:
     """Path and scope of each kind that the server has."""
     found = {}
     groups = cluster.call("GET", "/apis").ok()["groups"]
@@ -39,34 +65,71 @@ def resources(cluster: Cluster) -> dict[tuple[str, str], tuple[str, bool]]:
     return found
 
 
+def path_in(found: Resources, item: Object, namespace: str) -> str:
+    """Where an object goes that is put into `namespace`, if its kind has one."""
+    where, namespaced = found[item["apiVersion"], item["kind"]]
+    path, plural = where.split("|")
+    if namespaced:
+        item["metadata"]["namespace"] = namespace
+        path += f"/namespaces/{namespace}"
+    return f"{path}/{plural}/{item['metadata']['name']}"
+
+
+def rendered(cluster: Cluster, case: str) -> list[Object]:
+    """What a release on this server would consist of, its test pod with all that it needs included."""
+    version = ".".join(map(str, (*cluster.version(), 0)))
+    return template(golden_values(case), UMBRELLA, *WITH_OPERATOR, kube_version=version)
+
+
 @pytest.mark.parametrize("case", GOLDEN)
-def test_the_api_server_takes_every_object(
-    cluster: Cluster, resources: dict[tuple[str, str], tuple[str, bool]], case: str
-) -> None:
+def test_the_api_server_stores_every_object(cluster: Cluster, definitions: None, case: str) -> None:
+    del definitions
+    known = resources(cluster)
+    with ExitStack() as stack:
+        namespace = stack.enter_context(cluster.scratch_namespace(f"stored-{GOLDEN.index(case)}"))
+        objects = rendered(cluster, case)
+        # A pod's account must be there before it.
+        for item in sorted(objects, key=lambda item: item["kind"] != "ServiceAccount"):
+            path = path_in(known, item, namespace)
+            stack.callback(cluster.call, "DELETE", path, query={"gracePeriodSeconds": "0"})
+            answer = cluster.call("PATCH", path, item, content_type=APPLY_PATCH, query=CHECKED)
+            assert answer.status == 201, f"{item['kind']} {item['metadata']['name']}: {answer.message}"
+            assert answer.warnings == (), f"{item['kind']} {item['metadata']['name']}"
+        for item in objects:
+            if item["kind"] == "Deployment":
+                wait_until(functools.partial(has_its_pods, cluster, path_in(known, item, namespace)), "the pods")
+
+
+def has_its_pods(cluster: Cluster, path: str) -> bool:
+    """Whether a Deployment's pods were all admitted. Raises AssertionError with the reason if one is refused."""
+    stored = cluster.call("GET", path).ok()
+    status = stored.get("status", {})
+    refused = [item["message"] for item in status.get("conditions", []) if item["type"] == "ReplicaFailure"]
+    assert refused == []
+    # A Deployment that an autoscaler scales says no number.
+    return bool(status.get("updatedReplicas", 0) == stored["spec"].get("replicas", 1))
+
+
+@pytest.mark.parametrize("case", GOLDEN)
+def test_the_api_server_of_someone_else_would_take_every_object(cluster: Cluster, case: str) -> None:
+    """As a dry run, so that it can be asked of the cluster of KUBECONFIG too."""
+    known = resources(cluster)
     with cluster.scratch_namespace(f"objects-{GOLDEN.index(case)}") as namespace:
-        for item in objects(case):
-            where, namespaced = resources[item["apiVersion"], item["kind"]]
-            path, plural = where.split("|")
-            if namespaced:
-                item["metadata"]["namespace"] = namespace
-                path += f"/namespaces/{namespace}"
+        for item in rendered(cluster, case):
+            if item["apiVersion"].startswith(OTHERS):
+                continue
+            path = path_in(known, item, namespace)
             # A pod's account must be there, so accounts alone are made.
             query = CHECKED | ({} if item["kind"] == "ServiceAccount" else {"dryRun": "All"})
-            answer = cluster.call(
-                "PATCH", f"{path}/{plural}/{item['metadata']['name']}", item, content_type=APPLY_PATCH, query=query
-            )
+            answer = cluster.call("PATCH", path, item, content_type=APPLY_PATCH, query=query)
             assert answer.status in (200, 201), f"{item['kind']} {item['metadata']['name']}: {answer.message}"
             assert answer.warnings == (), f"{item['kind']} {item['metadata']['name']}"
 
 
+@functools.cache
 def openapi(kubernetes: str) -> dict[str, Any]:
-    """The OpenAPI file of a pinned Kubernetes, out of its Go module."""
-    module = programs.MODULES / f"kubernetes-{kubernetes}"
-    listed = subprocess.run(
-        ["go", "mod", "download", "-json", "k8s.io/kubernetes"], cwd=module, check=True, capture_output=True, text=True
-    )
-    file = Path(json.loads(listed.stdout)["Dir"]) / "api" / "openapi-spec" / "swagger.json"
-    return dict(json.loads(file.read_text())["definitions"])
+    """What Kubernetes publishes about its objects: definitions by their name."""
+    return dict(json.loads(modules.openapi(kubernetes).read_text())["definitions"])
 
 
 def problems(value: Any, schema: dict[str, Any], definitions: dict[str, Any], where: str) -> list[str]:
@@ -95,24 +158,25 @@ def problems(value: Any, schema: dict[str, Any], definitions: dict[str, Any], wh
     return [] if isinstance(value, kinds[kind]) else [f"{where} is {value!r}, not {kind}"]
 
 
-@pytest.mark.parametrize("kubernetes", programs.KUBERNETES_VERSIONS)
-def test_objects_fit_the_openapi_of_every_pinned_kubernetes(kubernetes: str) -> None:
-    definitions = openapi(kubernetes)
+@pytest.mark.parametrize("kubernetes", modules.KUBERNETES)
+def test_objects_fit_the_openapi_of_every_kubernetes(kubernetes: str) -> None:
     by_kind = {
         (f"{k['group']}/{k['version']}".lstrip("/"), k["kind"]): {"$ref": f"#/definitions/{name}"}
-        for name, definition in definitions.items()
+        for name, definition in openapi(kubernetes).items()
         for k in definition.get("x-kubernetes-group-version-kind", [])
     }
     found = []
     for case in GOLDEN:
-        for item in objects(case):
-            schema = by_kind[item["apiVersion"], item["kind"]]
-            found += problems(item, schema, definitions, f"{case}: {item['kind']} {item['metadata']['name']}")
+        for item in template(golden_values(case), kube_version=kubernetes):
+            if not item["apiVersion"].startswith(OTHERS):
+                where = f"{case}: {item['kind']} {item['metadata']['name']}"
+                schema = by_kind.get((item["apiVersion"], item["kind"]))
+                found += problems(item, schema, openapi(kubernetes), where) if schema else [f"{where} is of no kind"]
     assert found == []
 
 
 def test_a_field_that_kubernetes_does_not_know_is_found() -> None:
-    definitions = openapi(programs.DEFAULT_KUBERNETES)
+    definitions = openapi(modules.KUBERNETES[-1])
     service = {"$ref": "#/definitions/io.k8s.api.core.v1.Service"}
     given = {"spec": {"porst": [], "ports": [{"port": "x"}, {"name": "a"}]}}
     assert set(problems(given, service, definitions, "s")) == {

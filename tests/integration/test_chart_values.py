@@ -5,8 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,34 +13,11 @@ from deploy.helm import generate
 from tests.cluster import programs
 from tests.cluster.client import Object
 from tests.cluster.release import CHARTS, UMBRELLA
+from tests.cluster.rendering import GOLDEN, WITH_OPERATOR, Refused, golden_values, template
 
 pytestmark = pytest.mark.cluster
 
 THIN = ["webhook", "vramd", "libsync", "monitor"]
-NEWEST = "1.37.0"
-
-
-class Refused(Exception):
-    """helm ended with an error; the text is what it said."""
-
-
-def template(
-    values: Mapping[str, Any] | None = None,
-    chart: Path = UMBRELLA,
-    *arguments: str,
-    name: str = "kai-resource-isolator",
-    kube_version: str = NEWEST,
-    helm: int = 4,
-) -> list[Object]:
-    """Rendered objects. Raises Refused."""
-    command = [
-        str(programs.ensure(f"helm{helm}")), "template", name, str(chart), "--namespace", "isolator",
-        "--kube-version", kube_version, "--values", "-", *arguments,
-    ]  # fmt: skip
-    done = subprocess.run(command, input=json.dumps(values or {}), capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise Refused(done.stderr)
-    return [item for item in yaml.safe_load_all(done.stdout) if item]
 
 
 def of_kind(objects: list[Object], kind: str) -> list[Object]:
@@ -317,7 +292,7 @@ def test_objects_for_prometheus_and_grafana_where_they_are_wanted_and_known() ->
         },
     }
     kinds = {"PodMonitor": 3, "ServiceMonitor": 1, "PrometheusRule": 1}
-    with_operator = template(wanted, UMBRELLA, "--api-versions", "monitoring.coreos.com/v1")
+    with_operator = template(wanted, UMBRELLA, *WITH_OPERATOR)
     assert {kind: len(of_kind(with_operator, kind)) for kind in kinds} == kinds
     without = template(wanted)
     assert {kind: len(of_kind(without, kind)) for kind in kinds} == dict.fromkeys(kinds, 0)
@@ -330,14 +305,10 @@ def test_objects_for_prometheus_and_grafana_where_they_are_wanted_and_known() ->
     assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
 
 
-GOLDEN = sorted(path.name.removesuffix(".values.yaml") for path in (CHARTS / "golden").glob("*.values.yaml"))
-
-
 @pytest.mark.parametrize("case", GOLDEN)
 def test_rendered_objects_are_those_reviewed(case: str) -> None:
     """Every change of what is rendered shows in a diff. `UPDATE_GOLDEN=1 pytest …` writes what is rendered now."""
-    values = yaml.safe_load((CHARTS / "golden" / f"{case}.values.yaml").read_text())
-    objects = template(values, UMBRELLA, "--api-versions", "monitoring.coreos.com/v1", kube_version="1.34.0")
+    objects = template(golden_values(case), UMBRELLA, *WITH_OPERATOR, kube_version="1.34.0")
     for item in of_kind(objects, "ConfigMap") + of_kind(objects, "PrometheusRule"):
         # Files of the monitor, which has its own tests for them.
         item.pop("data", None)
