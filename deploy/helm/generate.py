@@ -17,8 +17,8 @@ import yaml
 HERE = Path(__file__).parent
 UMBRELLA = HERE / "kai-resource-isolator"
 EVERYWHERE = (
-    "nameOverride", "fullnameOverride", "namespaceOverride", "global", "image", "logLevel", "commonLabels",
-    "commonAnnotations", "rbac", "networkPolicy",
+    "nameOverride", "fullnameOverride", "namespaceOverride", "global", "image", "logLevel", "listenAddress",
+    "commonLabels", "commonAnnotations", "rbac", "networkPolicy",
 )  # fmt: skip
 THIN = {
     "webhook": ("paths", "metrics", "kai", "service", "policies", "priorityQuota", "test", "tls", "webhook"),

@@ -32,6 +32,7 @@ spec:
           args:
             - run
             - --log-level={{ .Values.logLevel }}
+            - --listen-address={{ .Values.listenAddress }}
             - --listen-port={{ $values.metricsPort }}
             - --host-dir={{ .Values.paths.hostDir }}
             - --container-dir={{ .Values.paths.containerVgpuMount }}

@@ -38,6 +38,7 @@ spec:
           args:
             - serve
             - --log-level={{ .Values.logLevel }}
+            - --listen-address={{ .Values.listenAddress }}
             - --listen-port={{ $values.metricsPort }}
             - --reader-socket=/run/isolator/reader.sock
             - --container-dir={{ .Values.paths.containerVgpuMount }}

@@ -102,9 +102,10 @@ resources:
 replicas: {{ $values.replicaCount }}
 {{- end }}
 revisionHistoryLimit: 3
+{{- /* In the node's network a new pod may have to wait for the port of an old one. */}}
 strategy:
   type: RollingUpdate
-  rollingUpdate: {maxUnavailable: 0, maxSurge: 1}
+  rollingUpdate: {maxUnavailable: {{ ternary 1 0 (default false $values.hostNetwork) }}, maxSurge: 1}
 selector:
   matchLabels:
     {{- include "isolator.selector" . | nindent 4 }}

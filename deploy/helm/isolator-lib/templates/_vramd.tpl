@@ -24,6 +24,7 @@ spec:
           args:
             - serve
             - --log-level={{ .Values.logLevel }}
+            - --listen-address={{ .Values.listenAddress }}
             - --listen-port={{ $values.port }}
             - --metrics-port={{ $values.metricsPort }}
             {{- if $values.tlsSecret }}
@@ -88,11 +89,13 @@ spec:
 {{ include "isolator.metricsPolicy" (merge (dict "ports" (include "isolator.vramdPorts" .)) $part) }}
 {{- end -}}
 
-{{/* Only webhooks of this project, in any namespace, ask vramd. */}}
+{{/* Only webhooks of this project, in any namespace, ask vramd. One in the node's network is no pod to a policy. */}}
 {{- define "isolator.vramdPorts" -}}
 - ports: [{port: grpc, protocol: TCP}]
+  {{- if not (.Values.webhook | default dict).hostNetwork }}
   from:
     - podSelector:
         matchLabels: {app.kubernetes.io/part-of: kai-resource-isolator, app.kubernetes.io/component: webhook}
       namespaceSelector: {}
+  {{- end }}
 {{- end -}}

@@ -82,6 +82,7 @@ spec:
           args:
             - serve
             - --log-level={{ .Values.logLevel }}
+            - --listen-address={{ .Values.listenAddress }}
             - --listen-port={{ $values.port }}
             - --metrics-port={{ $values.metricsPort }}
             - --host-dir={{ .Values.paths.hostDir }}
