@@ -23,7 +23,7 @@ EVERYWHERE = (
 THIN = {
     "webhook": ("paths", "metrics", "kai", "service", "policies", "priorityQuota", "test", "tls", "webhook"),
     "vramd": ("metrics", "vramd"),
-    "libsync": ("paths", "metrics", "priorityQuota", "librarySync"),
+    "libsync": ("paths", "metrics", "priorityQuota", "librarySync", "cleaner"),
     "monitor": ("paths", "kai", "priorityQuota", "monitor"),
 }
 OFF_IN_UMBRELLA = "# Install the monitor.\n  enabled: false"

@@ -40,7 +40,7 @@ subjects:
   - {kind: ServiceAccount, name: {{ include "isolator.serviceAccount" . }}, namespace: {{ include "isolator.namespace" .root }}}
 {{- end -}}
 
-{{/* Connections to the port named metrics, and to those in `ports` (YAML of ingress rules). */}}
+{{/* Connections to the port named metrics, and to those in `ports` (YAML of ingress rules); with `closed`, none. */}}
 {{- define "isolator.metricsPolicy" -}}
 {{- if .root.Values.networkPolicy.enabled }}
 ---
@@ -53,11 +53,15 @@ spec:
     matchLabels:
       {{- include "isolator.selector" . | nindent 6 }}
   policyTypes: [Ingress]
+  {{- if .closed }}
+  ingress: []
+  {{- else }}
   ingress:
     - ports: [{port: metrics, protocol: TCP}]
     {{- with .ports }}
     {{- . | nindent 4 }}
     {{- end }}
+  {{- end }}
 {{- end }}
 {{- end -}}
 

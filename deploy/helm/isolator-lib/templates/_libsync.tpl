@@ -77,7 +77,7 @@ spec:
           volumeMounts:
             - {name: host, mountPath: {{ .Values.paths.hostDir }}}
             {{- if $values.checkNodeLibc }}
-            - {name: root, mountPath: /host, readOnly: true}
+            - {name: root, mountPath: /host, readOnly: true, mountPropagation: HostToContainer}
             {{- end }}
             {{- with $values.extraVolumeMounts }}
             {{- toYaml . | nindent 12 }}

@@ -1,4 +1,4 @@
-{{/* Names, labels and images. The context is a root context, or a dict with `root` and `part` (webhook, vramd, monitor, libsync). */}}
+{{/* Names, labels and images. The context is a root context, or a dict with `root` and `part` (webhook, vramd, monitor, libsync, cleaner). */}}
 
 {{- define "isolator.name" -}}
 {{- .Values.nameOverride | default "kai-resource-isolator" | trunc 40 | trimSuffix "-" -}}
@@ -29,7 +29,7 @@
 
 {{/* Workloads have names of their own: upstream's selectors cannot be changed by an upgrade. */}}
 {{- define "isolator.workload" -}}
-{{- $suffixes := dict "webhook" "webhook-server" "vramd" "vramd" "monitor" "monitor-agent" "libsync" "libsync-agent" -}}
+{{- $suffixes := dict "webhook" "webhook-server" "vramd" "vramd" "monitor" "monitor-agent" "libsync" "libsync-agent" "cleaner" "cleaner" -}}
 {{- printf "%s-%s" (include "isolator.fullname" .root) (get $suffixes .part) -}}
 {{- end -}}
 
@@ -77,7 +77,8 @@ annotations:
 {{- $own := (get .root.Values (include "isolator.partKey" .)).image -}}
 {{- $global := (.root.Values.global | default dict).imageRegistry -}}
 {{- $registry := $global | default $own.registry | default $common.registry -}}
-{{- $repository := $own.repository | default (printf "%s-%s" $common.repository .part) -}}
+{{- /* The cleaner is a program of the monitor's image. */}}
+{{- $repository := $own.repository | default (printf "%s-%s" $common.repository (ternary "monitor" .part (eq .part "cleaner"))) -}}
 {{- $tag := $own.tag | default $common.tag | default .root.Chart.AppVersion -}}
 {{- with $registry }}{{ . | trimSuffix "/" }}/{{ end }}{{ $repository }}
 {{- if $own.digest }}@{{ $own.digest }}{{ else }}:{{ $tag | toString }}{{ end -}}

@@ -12,6 +12,9 @@ kai-resource-isolator {{ .Chart.AppVersion }} is installed in namespace {{ $name
 {{- with .Values.librarySync }}{{ if .enabled }}
   libsync   DaemonSet {{ include "isolator.workload" (dict "root" $ "part" "libsync") }}; the library lies in {{ $.Values.paths.hostDir }} on each node
 {{- end }}{{ end }}
+{{- if and (.Values.cleaner | default dict).enabled (eq ((.Values.volumes | default dict).region | default "") "hostPath") }}
+  cleaner   DaemonSet {{ include "isolator.workload" (dict "root" $ "part" "cleaner") }}; removes regions of pods that are gone
+{{- end }}
 {{- with .Values.monitor }}{{ if .enabled }}
   monitor   DaemonSet {{ include "isolator.workload" (dict "root" $ "part" "monitor") }}; metrics at Service {{ $fullname }}-monitor, port {{ .service.port }}
 {{- end }}{{ end }}
