@@ -99,6 +99,7 @@ def certificate_values(cluster: Cluster, directory: Path, namespace: str) -> dic
     """A certificate of a test authority as a Secret of the namespace, and the values that name it."""
     authority = certificates.authority(directory)
     certificate, key = authority.issue(f"{NAME}-webhook.{namespace}.svc")
-    secret = {"kind": "Secret", "type": "kubernetes.io/tls", "metadata": {"name": "test-tls", "namespace": namespace}}
-    cluster.create(secret | {"apiVersion": "v1", "stringData": {"tls.crt": certificate, "tls.key": key}}).ok()
+    metadata = {"name": "test-tls", "namespace": namespace}
+    secret = {"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "metadata": metadata}
+    cluster.apply(secret | {"stringData": {"tls.crt": certificate, "tls.key": key}})
     return {"tls": {"existingSecret": "test-tls", "caBundle": authority.certificate}}

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import yaml
 from tests.cluster import certificates
 from tests.cluster.client import MERGE_PATCH, Cluster, Object, path_of, wait_until
 from tests.cluster.control_plane import ControlPlane
+from tests.cluster.load import admissions
 from tests.cluster.release import NAME, Release, certificate_values, installed, upgrade
 
 from isolator_testing.tools import require_root
@@ -102,14 +104,16 @@ def test_a_rolling_update_refuses_no_pod(own: Release) -> None:
     before = {item.stored["metadata"]["uid"] for item in own.node.pods("webhook")}
     deployment = {"kind": "Deployment", "metadata": {"name": f"{NAME}-webhook-server", "namespace": SPACE}}
     restart = {"spec": {"template": {"metadata": {"annotations": {"restarted": "now"}}}}}
-    cluster.call("PATCH", path_of(deployment), restart, content_type=MERGE_PATCH).ok()
 
     def replaced() -> bool:
-        assert is_limited(admitted(cluster, SHARE))
         now = {item.stored["metadata"]["uid"] for item in own.node.pods("webhook")}
         return len(now) == 2 and not now & before
 
-    wait_until(replaced, "every webhook replaced")
+    with admissions(cluster, pod(SHARE), is_limited) as load:
+        cluster.call("PATCH", path_of(deployment), restart, content_type=MERGE_PATCH).ok()
+        wait_until(replaced, "every webhook replaced", 300)
+    assert load.refused == {}
+    assert load.admitted > 20
 
 
 def test_without_the_webhook_only_sharing_pods_are_refused(restored: Release) -> None:
@@ -165,6 +169,35 @@ def test_a_certificate_of_ones_own(restored: Release, tmp_path: Path) -> None:
     upgrade(restored, values, "--reuse-values")
     wait_until(lambda: cluster.create(pod(SHARE), query={"dryRun": "All"}).status == 201, "the right authority")
     assert is_limited(admitted(cluster, SHARE))
+
+
+def test_a_certificate_of_ones_own_is_replaced_under_load(restored: Release, tmp_path: Path) -> None:
+    """With its authority, in the order that the README gives."""
+    cluster, namespace = restored.cluster, restored.node.plane.network
+    values = certificate_values(cluster, tmp_path, SPACE)
+    upgrade(restored, values, "--reuse-values", "--force-conflicts")
+    wait_until(lambda: cluster.create(pod(SHARE), query={"dryRun": "All"}).status == 201, "the first certificate")
+    (tmp_path / "next").mkdir()
+    authority = certificates.authority(tmp_path / "next")
+    certificate, key = authority.issue(f"{NAME}-webhook.{SPACE}.svc")
+    secret = {"kind": "Secret", "metadata": {"name": values["tls"]["existingSecret"], "namespace": SPACE}}
+    renewed = {"stringData": {"tls.crt": certificate, "tls.key": key}}
+
+    def served_by_all() -> bool:
+        with namespace.entered():
+            addresses = [item.network.address for item in restored.node.pods("webhook")]
+            served = [ssl.get_server_certificate((address, 8443)) for address in addresses]
+        wanted = ssl.PEM_cert_to_DER_cert(certificate)
+        return all(ssl.PEM_cert_to_DER_cert(pem) == wanted for pem in served)
+
+    with admissions(cluster, pod(SHARE), is_limited) as load:
+        both = values["tls"]["caBundle"] + authority.certificate
+        upgrade(restored, {"tls": {"caBundle": both}}, "--reuse-values")
+        cluster.call("PATCH", path_of(secret), renewed, content_type=MERGE_PATCH).ok()
+        wait_until(served_by_all, "the new certificate", 300)
+        upgrade(restored, {"tls": {"caBundle": authority.certificate}}, "--reuse-values")
+    assert load.refused == {}
+    assert load.admitted > 20
 
 
 UPSTREAM = """
