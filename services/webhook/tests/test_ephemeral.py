@@ -10,7 +10,7 @@ import pytest
 
 from isolator_webhook import review
 from isolator_webhook.basis import Known, always
-from isolator_webhook.options import Options
+from isolator_webhook.options import LibraryImage, Options
 
 MOUNTED = ["kai-resource-isolator-lib", "kai-resource-isolator-preload", "kai-resource-isolator-limits-0",
            "kai-resource-isolator-region-0"]  # fmt: skip
@@ -99,6 +99,23 @@ def test_devices_that_were_asked_for_are_taken_back(world: Any, running: Any) ->
     outcome, (debug,) = debugged(world, running, {"name": "debug", "env": [VOID]})
     assert outcome.operations == []
     assert debug["env"] == [VOID]
+
+
+@pytest.mark.parametrize("library_image", [LibraryImage("library:1"), None])
+def test_no_ephemeral_container_can_mount_the_preload_file_of_an_image(world: Any, library_image: Any) -> None:
+    image = Options(library_image=LibraryImage("library:1"))
+    running = world.defaulted(world.admitted(world.a_pod({"gpu-memory": "1"}), options=image))
+    added = {"name": "debug", "targetContainerName": "main"}
+    outcome, (debug,) = debugged(world, running, added, options=Options(library_image=library_image))
+    assert debug["env"] == [VOID]
+    assert "volumeMounts" not in debug
+    assert "comes from an image" in outcome.notices[0]
+
+
+def test_a_pod_from_before_images_lends_the_files_of_its_node(world: Any, running: Any) -> None:
+    added = {"name": "debug", "targetContainerName": "main"}
+    _, (debug,) = debugged(world, running, added, options=Options(library_image=LibraryImage("library:1")))
+    assert debug["volumeMounts"] == running["spec"]["containers"][0]["volumeMounts"]
 
 
 def test_earlier_ones_stay_as_they_are(world: Any, running: Any) -> None:

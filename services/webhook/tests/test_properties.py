@@ -1,13 +1,14 @@
 """Whatever the pod: the patch applies, applied twice it is applied once, nothing else is touched, nothing is raised."""
 
 import copy
+import dataclasses
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isolator_webhook.basis import Known, Unknown
-from isolator_webhook.options import Options
+from isolator_webhook.basis import Known, NodeSoftware, Unknown
+from isolator_webhook.options import LibraryImage, Options
 
 PREFIX = "kai-resource-isolator"
 PATHS = ["/data", "/etc", "/etc/ssl", "/usr/local/vgpu/limits", "/usr/local/vgpu/libvgpu.so", "/etc/ld.so.preload", "/"]
@@ -121,9 +122,19 @@ choices = st.builds(
     hami_resources=st.sampled_from(["translate", "cap"]),
     pod_opt_out=st.booleans(),
     region=st.sampled_from(["emptyDir", "hostPath"]),
+    library_image=st.sampled_from([None, LibraryImage("registry/library:1", "Always")]),
 )
 treatments = st.sampled_from(["default", "enforce", "exempt"])
-bases = st.sampled_from([Known(15360, 15360), Known(1, 1), Unknown("down")])
+softwares = st.lists(
+    st.sampled_from([NodeSoftware("v1.36.1", "containerd://2.2.0", 3, "a"), NodeSoftware("v1.34.2", "", 1, "b")]),
+    max_size=2,
+    unique=True,
+).map(tuple)
+bases = st.builds(
+    dataclasses.replace,
+    st.sampled_from([Known(15360, 15360), Known(1, 1), Unknown("down")]),
+    software=softwares,
+)
 
 OUR_VARIABLES = ("POD_UID", "CONTAINER_NAME", "CONTAINER_VGPU_MOUNT", "CUDA_DEVICE_MEMORY_LIMIT")
 
@@ -139,7 +150,9 @@ def without_ours(pod: Any, before: Any, region: str) -> Any:
     translated = "gpumem" in str(before) or "gpucores" in str(before)
     annotations = pod["metadata"].get("annotations", {})
     for key in list(annotations):
-        if key.startswith((f"{PREFIX}.io/request.", f"{PREFIX}.io/notice")) or (translated and key in ASKING):
+        if key.startswith((f"{PREFIX}.io/request.", f"{PREFIX}.io/notice", f"{PREFIX}.io/preload")) or (
+            translated and key in ASKING
+        ):
             del annotations[key]
     if not annotations and not before["metadata"].get("annotations"):
         pod["metadata"].pop("annotations", None)

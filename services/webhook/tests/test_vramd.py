@@ -17,7 +17,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from isolator_core.errors import SettingsError
 from isolator_core.proto import vram_pb2, vram_pb2_grpc
-from isolator_webhook.basis import Basis, Known, Unknown
+from isolator_webhook.basis import Basis, Known, NodeSoftware, Unknown
 from isolator_webhook.managed.authority import Pair, make_authority
 from isolator_webhook.pod import PodSpec
 from isolator_webhook.vramd import ClientTls, Vramd, question
@@ -26,6 +26,13 @@ Answer = Callable[[vram_pb2.GetBasisRequest], Awaitable[vram_pb2.GetBasisRespons
 WAIT_SECONDS = 60
 PINNED = {"containers": [], "nodeSelector": {"pool": "a100"}}
 FREE: dict[str, Any] = {"containers": []}
+
+
+RUN = NodeSoftware("v1.36.1", "containerd://2.2.0", 3, "a")
+WITH_SOFTWARE = vram_pb2.WatchBasisRequest(constraints=vram_pb2.GetBasisRequest(with_software=True))
+NODES = vram_pb2.NodeSoftware(
+    kubelet_version="v1.36.1", container_runtime_version="containerd://2.2.0", nodes=3, example="a"
+)
 
 
 class Servicer(vram_pb2_grpc.VramServicer):
@@ -39,7 +46,7 @@ class Servicer(vram_pb2_grpc.VramServicer):
         return await self.answer(request)
 
     async def WatchBasis(self, request: Any, context: Any) -> Any:  # noqa: N802
-        assert not request.HasField("constraints")
+        assert request in (vram_pb2.WatchBasisRequest(), WITH_SOFTWARE)
         while not context.cancelled():
             yield await self.stream.get()
 
@@ -99,6 +106,28 @@ def test_known() -> None:
     assert ask(says(basis_of(15360, 40960, 81559))) == Known(15360, 81559)
     override = vram_pb2.Basis(basis_mib=7, source=vram_pb2.SOURCE_OVERRIDE)
     assert ask(says(vram_pb2.GetBasisResponse(basis=override))) == Known(7, 7)
+
+
+def test_what_the_nodes_run_is_asked_for_where_it_is_wanted() -> None:
+    asked: list[bool] = []
+
+    async def answer(request: vram_pb2.GetBasisRequest) -> vram_pb2.GetBasisResponse:
+        asked.append(request.with_software)
+        return vram_pb2.GetBasisResponse(basis=vram_pb2.Basis(basis_mib=7), software=[NODES])
+
+    async def check() -> None:
+        servicer = Servicer(answer)
+        async with vramd(servicer) as port, Vramd(f"127.0.0.1:{port}", 5, with_software=True) as client:
+            servicer.stream.put_nowait(
+                vram_pb2.GetBasisResponse(unknown=vram_pb2.Unknown(reason="silent"), software=[NODES])
+            )
+            await client.heard()
+            assert client.cluster == Unknown("silent", (RUN,))
+            assert await client.ask(spec_of(PINNED)) == Known(7, 7, (RUN,))
+
+    asyncio.run(check())
+    assert ask(answer) == Known(7, 7, (RUN,))
+    assert asked == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -7,18 +7,33 @@ from isolator_webhook.pod import PodSpec
 
 
 @dataclass(frozen=True, slots=True)
+class NodeSoftware:
+    """What some of the GPU nodes run that the pod can land on, how many these are, and the name of one."""
+
+    kubelet_version: str
+    container_runtime_version: str
+    nodes: int
+    example: str
+
+
+@dataclass(frozen=True, slots=True)
 class Known:
-    """MiB of the smallest GPU that the pod can land on, and of the largest."""
+    """MiB of the smallest GPU that the pod can land on, and of the largest.
+
+    `software` is known where it was asked for and vramd has read the nodes.
+    """
 
     mib: int
     most_mib: int
+    software: tuple[NodeSoftware, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """No basis, and a sentence that says why."""
+    """No basis, and a sentence that says why. `software` may be known all the same."""
 
     reason: str
+    software: tuple[NodeSoftware, ...] = ()
 
 
 Basis = Known | Unknown

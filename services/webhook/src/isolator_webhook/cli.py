@@ -22,7 +22,7 @@ from isolator_core.errors import SettingsError, UserError
 from isolator_core.request_file import RegionVolume
 from isolator_core.requests import HAMI_NAMES, hami
 from isolator_core.settings import Command, Positional, Settings, StringList
-from isolator_webhook import manifest, review, server
+from isolator_webhook import image_volumes, manifest, review, server
 from isolator_webhook import metrics as metrics_module
 from isolator_webhook.app import Limits, Source, State, app
 from isolator_webhook.basis import Known, Unknown, always
@@ -31,7 +31,7 @@ from isolator_webhook.managed.cluster import SERVICE_ACCOUNT, Api, Objects, in_c
 from isolator_webhook.managed.keeper import Keeper
 from isolator_webhook.managed.rotation import Policy
 from isolator_webhook.metrics import Metrics
-from isolator_webhook.options import Options, Treatment
+from isolator_webhook.options import LibraryImage, Options, Treatment
 from isolator_webhook.vramd import ClientTls, Vramd
 
 
@@ -52,6 +52,16 @@ class DecisionSettings(Settings):
     )
     container_dir: str = Field(
         names.CONTAINER_DIR, pattern="^/", description="directory in the container at which the library appears"
+    )
+    library: Literal["hostPath", "image"] = Field(
+        "hostPath", description="where a pod's library comes from: two files of the node, or an image volume"
+    )
+    library_image: str = Field("", description="image: reference of the image that holds the library")
+    library_image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field(
+        "IfNotPresent", description="image: when the kubelet pulls it"
+    )
+    image_volume_gate: bool = Field(
+        False, description="image: kubelets from 1.31 to 1.34 have the feature gate ImageVolume on"
     )
     region: RegionVolume = Field(
         "emptyDir",
@@ -88,9 +98,17 @@ class DecisionSettings(Settings):
         "deny", description="refuse a sharing pod at a fault of ours, or admit it without a cap and warn"
     )
 
+    @model_validator(mode="after")
+    def _whole_library(self) -> Self:
+        if (self.library == "image") != bool(self.library_image):
+            raise ValueError("--library image and --library-image are accepted together only")
+        return self
+
     def options(self) -> Options:
         """What the pure part needs of these settings."""
+        image = LibraryImage(self.library_image, self.library_image_pull_policy, self.image_volume_gate)
         return Options(
+            library_image=image if self.library == "image" else None,
             host_dir=posixpath.normpath(self.host_dir),
             container_dir=posixpath.normpath(self.container_dir),
             region=self.region,
@@ -211,25 +229,30 @@ def _serve(chosen: Serve) -> int:
     # Until the server takes over, there is nothing to finish.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     metrics = Metrics()
+    options = chosen.options()
     state = State()
     tls = chosen.vramd_tls()
     if tls is not None:
         tls.credentials()
     certificate: FileCertificate | Keeper
     if chosen.tls == "managed":
-        certificate = chosen.keeper(metrics.expiry.set)
+        certificate = chosen.keeper(metrics.certificate_expires)
     else:
-        certificate = FileCertificate(chosen.certificate_file, chosen.key_file, metrics.expiry.set)
+        certificate = FileCertificate(chosen.certificate_file, chosen.key_file, metrics.certificate_expires)
 
     @contextlib.asynccontextmanager
     async def source() -> AsyncIterator[Source]:
-        async with Vramd(chosen.vramd_address, chosen.vramd_deadline_ms / 1000, tls) as vramd, certificate.followed():
+        image, deadline = options.library_image, chosen.vramd_deadline_ms / 1000
+        client = Vramd(chosen.vramd_address, deadline, tls, with_software=image is not None)
+        async with client as vramd, certificate.followed():
             metrics.watch_basis(lambda: vramd.cluster, lambda: vramd.age)
+            if image is not None:
+                metrics.watch_nodes(lambda: image_volumes.count(image_volumes.unfit(vramd.cluster, image)))
             yield Source(vramd.ask, vramd.heard)
 
     limits = Limits(chosen.body_limit_bytes, chosen.most_reviews)
     bounds = server.Bounds(chosen.receive_timeout_seconds, chosen.drain_seconds)
-    api = app(source, chosen.options(), metrics, limits, state)
+    api = app(source, options, metrics, limits, state)
     with (
         server.listen(chosen.listen_address, chosen.listen_port) as listener,
         running(metrics_module.serve(metrics, chosen.listen_address, chosen.metrics_port)) as metrics_server,

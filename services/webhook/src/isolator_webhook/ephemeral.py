@@ -25,10 +25,14 @@ def _managed(pod: Pod, request: Request, options: Options) -> bool:
     return needed <= present and names.REQUEST_ANNOTATION + request.index in pod.annotations
 
 
-def _on_the_node(pod: Pod, request: Request) -> bool:
-    """Whether the region is a directory of the node, which is mounted by a sub-path: that is forbidden here."""
-    own = names.VOLUME_REGION + request.index
-    return any(volume.name == own and bytes(volume.host_path) for volume in pod.spec.volumes or ())
+def _by_sub_path(pod: Pod, request: Request) -> str | None:
+    """Which volume of ours the request's container mounts by a sub-path, which is forbidden here; None for none."""
+    for volume in pod.spec.volumes or ():
+        if volume.name == names.VOLUME_LIB and bytes(volume.image):
+            return f"the library of {request.container} comes from an image, whose preload file"
+        if volume.name == names.VOLUME_REGION + request.index and bytes(volume.host_path):
+            return f"the memory of {request.container} is counted in a directory of the node, which"
+    return None
 
 
 def build(pod: Pod, before: Iterable[str], share: Share | None, basis: Basis, options: Options) -> Patch:
@@ -40,7 +44,7 @@ def build(pod: Pod, before: Iterable[str], share: Share | None, basis: Basis, op
     told: list[str] = []
     shares = {request.container: request for request in (() if share is None else share.requests)}
     known = set(before)
-    whole = replace(options, region="emptyDir")
+    whole = replace(options, region="emptyDir", library_image=None)
     for position, container in enumerate(pod.spec.ephemeral_containers or ()):
         if container.name in known:
             continue
@@ -53,12 +57,12 @@ def build(pod: Pod, before: Iterable[str], share: Share | None, basis: Basis, op
                 f"GPU is a target (--target) with a share, {', '.join(shares) or 'which no container of this pod has'}"
             )
             continue
-        if _on_the_node(pod, request):
+        reason = _by_sub_path(pod, request)
+        if reason is not None:
             operations += [*patch_mounts(container, where, ()), *guard.void(container, where)]
             told.append(
-                f"ephemeral container {container.name}: it sees no GPU ({guard.DEVICES_VARIABLE}=void): the memory of "
-                f"{request.container} is counted in a directory of the node, which only containers of the pod's spec "
-                "can mount; accepted for a GPU is a process in that container (kubectl exec)"
+                f"ephemeral container {container.name}: it sees no GPU ({guard.DEVICES_VARIABLE}=void): {reason} only "
+                "containers of the pod's spec can mount; accepted for a GPU is a process in that one (kubectl exec)"
             )
             continue
         operations += patch_mounts(container, where, wanted.mounts(request, whole))
@@ -66,7 +70,7 @@ def build(pod: Pod, before: Iterable[str], share: Share | None, basis: Basis, op
         added, removed = patch_variables(container, where, desired)
         operations += added
         told += removed
-        reason = container.may_unmount()
-        if reason is not None:
-            told.append(f"ephemeral container {container.name}: {reason} lets it unmount what caps it")
+        right = container.may_unmount()
+        if right is not None:
+            told.append(f"ephemeral container {container.name}: {right} lets it unmount what caps it")
     return Patch(operations, told)

@@ -1,6 +1,8 @@
 """What the webhook counts, and its metrics on a port of their own."""
 
 import functools
+import math
+import time
 from collections.abc import Callable
 from http.server import ThreadingHTTPServer
 
@@ -51,11 +53,16 @@ class Metrics:
             registry=self.registry,
         )
         self.at_work = Gauge("isolator_webhook_requests_at_work", "Reviews at work now.", registry=self.registry)
-        self.expiry = Gauge(
+        self._expires_at = math.nan
+        Gauge(
             "isolator_webhook_certificate_expiry_seconds",
-            "When the serving certificate expires, in seconds since 1970.",
+            "Seconds until the serving certificate expires, negative once it has, NaN before there is one.",
             registry=self.registry,
-        )
+        ).set_function(lambda: self._expires_at - time.time())
+
+    def certificate_expires(self, at: float) -> None:
+        """Tell when the serving certificate expires, in seconds since 1970."""
+        self._expires_at = at
 
     @functools.cached_property
     def _outcomes(self) -> dict[tuple[str, str], Counter]:
@@ -86,6 +93,14 @@ class Metrics:
             "Seconds for which the basis may have been out of date: 0 while vramd's stream is open.",
             registry=self.registry,
         ).set_function(age)
+
+    def watch_nodes(self, unfit: Callable[[], int]) -> None:
+        """Show on how many GPU nodes no sharing pod starts."""
+        Gauge(
+            "isolator_webhook_nodes_without_image_volumes",
+            "GPU nodes that cannot mount the library's image, so that no sharing pod starts there.",
+            registry=self.registry,
+        ).set_function(unfit)
 
 
 def serve(metrics: Metrics, address: str, port: int) -> ThreadingHTTPServer:

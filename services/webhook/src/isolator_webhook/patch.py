@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from isolator_core import names
-from isolator_webhook import notices, translate, wanted
+from isolator_webhook import image_volumes, notices, translate, wanted
 from isolator_webhook.basis import Basis
 from isolator_webhook.decision import Share
 from isolator_webhook.json_patch import Operation, append, pointer
@@ -21,6 +21,7 @@ from isolator_webhook.pod import (
     EmptyDirVolume,
     EnvSource,
     HostPathVolume,
+    ImageVolume,
     Pod,
     ProjectedVolume,
     Variable,
@@ -49,6 +50,7 @@ def _same_volume(found: Volume, desired: WrittenVolume) -> bool:
     """Whether a volume of the pod is, the API server's defaults aside, the one that is desired."""
     pairs = (
         (found.host_path, desired.host_path, HostPathVolume),
+        (found.image, desired.image, ImageVolume),
         (found.projected, desired.projected, ProjectedVolume),
         (found.empty_dir, desired.empty_dir, EmptyDirVolume),
     )
@@ -194,7 +196,9 @@ def _notice_text(pod: Pod, told: Iterable[str]) -> str:
 def build(pod: Pod, share: Share, basis: Basis, options: Options) -> Patch:
     """The patch that gives each request's container its share. Raises Conflict where the pod stands in the way."""
     told = [*share.notices, *([] if share.exempt else notices.of_basis(share.requests, basis))]
-    annotations: dict[str, str] = {}
+    if options.library_image is not None:
+        told += image_volumes.notices(basis, options.library_image)
+    annotations = wanted.annotations(options)
     containers: list[Operation] = []
     shares = {request.index: request for request in share.requests}
     for init, array in ((True, "initContainers"), (False, "containers")):

@@ -95,11 +95,17 @@ class EmptyDirVolume(_Written):
     size_limit: str | None = None
 
 
+class ImageVolume(_Written):
+    reference: str
+    pull_policy: str
+
+
 class WrittenVolume(_Written):
     """A volume of ours."""
 
     name: str
     host_path: HostPathVolume | None = None
+    image: ImageVolume | None = None
     projected: ProjectedVolume | None = None
     empty_dir: EmptyDirVolume | None = None
 
@@ -132,6 +138,7 @@ class Volume(_Read):
 
     name: str
     host_path: Raw = Raw()
+    image: Raw = Raw()
     projected: Raw = Raw()
     empty_dir: Raw = Raw()
 

@@ -6,7 +6,7 @@ import msgspec
 import structlog
 
 from isolator_core.request_file import RequestFileInvalid
-from isolator_webhook import ephemeral, guard, patch
+from isolator_webhook import ephemeral, guard, image_volumes, patch
 from isolator_webhook.basis import AskBasis, Basis, Known
 from isolator_webhook.decision import Deny, Share, Skip, decide
 from isolator_webhook.json_patch import Operation
@@ -95,6 +95,10 @@ async def _admit(pod: Pod, ask: AskBasis, options: Options, treatment: Treatment
     if isinstance(decision, Deny):
         return Outcome("denied", decision.reason, decision.message)
     basis = await ask(pod.spec)
+    if options.library_image is not None:
+        refusal = image_volumes.refusal(basis, options.library_image)
+        if refusal is not None:
+            return Outcome("denied", "no_image_volumes", refusal)
     try:
         built = patch.build(pod, decision, basis, options)
     except patch.Conflict as conflict:

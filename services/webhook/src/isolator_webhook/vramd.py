@@ -14,7 +14,7 @@ import structlog
 
 from isolator_core.errors import SettingsError
 from isolator_core.proto import vram_pb2, vram_pb2_grpc
-from isolator_webhook.basis import Basis, Known, Unknown
+from isolator_webhook.basis import Basis, Known, NodeSoftware, Unknown
 from isolator_webhook.pod import PodSpec, SelectorRequirement
 
 FIRST_PAUSE_SECONDS = 0.1
@@ -59,7 +59,7 @@ def _requirements(found: Iterable[SelectorRequirement] | None) -> list[vram_pb2.
     ]
 
 
-def question(spec: PodSpec) -> vram_pb2.GetBasisRequest:
+def question(spec: PodSpec, *, with_software: bool = False) -> vram_pb2.GetBasisRequest:
     """What vramd is asked about a pod: its node selector, required node affinity and node name."""
     required = spec.required_node_affinity
     affinity = None
@@ -74,14 +74,24 @@ def question(spec: PodSpec) -> vram_pb2.GetBasisRequest:
             ]
         )
     return vram_pb2.GetBasisRequest(
-        node_selector=spec.node_selector or {}, required_node_affinity=affinity, node_name=spec.node_name
+        node_selector=spec.node_selector or {},
+        required_node_affinity=affinity,
+        node_name=spec.node_name,
+        with_software=with_software,
     )
 
 
-def known(basis: vram_pb2.Basis) -> Known:
+def known(basis: vram_pb2.Basis, software: tuple[NodeSoftware, ...] = ()) -> Known:
     """vramd's basis; its distribution goes from the smallest GPU to the largest."""
     largest = basis.distribution[-1].memory_mib if basis.distribution else basis.basis_mib
-    return Known(basis.basis_mib, largest)
+    return Known(basis.basis_mib, largest, software)
+
+
+def _software(response: vram_pb2.GetBasisResponse) -> tuple[NodeSoftware, ...]:
+    return tuple(
+        NodeSoftware(one.kubelet_version, one.container_runtime_version, one.nodes, one.example)
+        for one in response.software
+    )
 
 
 def _constrained(spec: PodSpec) -> bool:
@@ -91,13 +101,17 @@ def _constrained(spec: PodSpec) -> bool:
 class Vramd:
     """Asks vramd over gRPC. Whatever goes wrong there is an answer, within the deadline in seconds.
 
-    The cluster's basis comes from a stream, and what it last said is kept while vramd is away.
+    The cluster's basis comes from a stream, and what it last said is kept while vramd is away. `with_software` has
+    vramd also tell what the nodes run.
     """
 
-    def __init__(self, address: str, deadline: float, tls: ClientTls | None = None) -> None:
+    def __init__(
+        self, address: str, deadline: float, tls: ClientTls | None = None, *, with_software: bool = False
+    ) -> None:
         self._address = address
         self._deadline = deadline
         self._tls = tls
+        self._with_software = with_software
         self._cluster: Basis | None = None
         self._heard = asyncio.Event()
         self._trouble: Unknown | None = None
@@ -140,15 +154,17 @@ class Vramd:
 
     def _read(self, response: vram_pb2.GetBasisResponse) -> Basis:
         if response.WhichOneof("answer") == "basis" and response.basis.basis_mib > 0:
-            return known(response.basis)
-        return Unknown(response.unknown.reason or f"vramd at {self._address} gave an empty answer")
+            return known(response.basis, _software(response))
+        reason = response.unknown.reason or f"vramd at {self._address} gave an empty answer"
+        return Unknown(reason, _software(response))
 
     def _failure(self, error: grpc.aio.AioRpcError) -> Unknown:
         return Unknown(f"vramd at {self._address} did not answer: {error.code().name}: {error.details()}")
 
     async def _follow(self) -> None:
         """Follow one stream to its end, which is a failure of vramd or of the way to it."""
-        async for response in self._stub.WatchBasis(vram_pb2.WatchBasisRequest()):
+        every_node = vram_pb2.GetBasisRequest(with_software=True) if self._with_software else None
+        async for response in self._stub.WatchBasis(vram_pb2.WatchBasisRequest(constraints=every_node)):
             basis = self._read(response)
             if basis != self._cluster:
                 _log.info("basis", basis_mib=getattr(basis, "mib", None), reason=getattr(basis, "reason", None))
@@ -197,7 +213,8 @@ class Vramd:
             return self._instead(self._trouble)
         self._probing = True
         try:
-            found = self._read(await self._stub.GetBasis(question(spec), timeout=self._deadline))
+            asked = question(spec, with_software=self._with_software)
+            found = self._read(await self._stub.GetBasis(asked, timeout=self._deadline))
         except grpc.aio.AioRpcError as error:
             self._trouble = self._failure(error)
             return self._instead(self._trouble)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from isolator_core import names, request_file
 from isolator_core.requests import Fraction, Memory, Request
 from isolator_webhook.basis import Basis, Known
-from isolator_webhook.options import Options
+from isolator_webhook.options import LibraryImage, Options
 from isolator_webhook.pod import (
     ConfigMapSource,
     DownwardItem,
@@ -17,6 +17,7 @@ from isolator_webhook.pod import (
     EnvSource,
     FieldRef,
     HostPathVolume,
+    ImageVolume,
     KeyItem,
     Pod,
     ProjectedSource,
@@ -119,10 +120,29 @@ def _file_volumes(host_dir: str) -> tuple[WrittenVolume, ...]:
     )
 
 
+@functools.lru_cache(maxsize=16)
+def _image_volumes(image: LibraryImage) -> tuple[WrittenVolume, ...]:
+    """The image, and the preload file from an annotation: of an image no single file can be mounted."""
+    annotation = FieldRef(f"metadata.annotations['{names.PRELOAD_ANNOTATION}']")
+    preload = ProjectedSource(downward_api=DownwardSource([DownwardItem(names.PRELOAD_FILE, annotation)]))
+    return (
+        WrittenVolume(names.VOLUME_LIB, image=ImageVolume(image.reference, image.pull_policy)),
+        WrittenVolume(names.VOLUME_PRELOAD, projected=ProjectedVolume([preload])),
+    )
+
+
+def annotations(options: Options) -> dict[str, str]:
+    """The pod's annotations that its volumes read, but for those of its requests."""
+    if options.library_image is None:
+        return {}
+    return {names.PRELOAD_ANNOTATION: f"{posixpath.join(options.container_dir, names.LIBRARY_FILE)}\n"}
+
+
 def volumes(pod: Pod, requests: Iterable[Request], options: Options, *, exempt: bool) -> list[WrittenVolume]:
-    """The pod's volumes of ours: two files of the node, and for each container its limits and its region."""
+    """The pod's volumes of ours: library and preload file, and for each container its limits and its region."""
     prefix = "" if exempt else pod.annotations.get(KAI_CONFIG_MAP_ANNOTATION, "")
-    found = list(_file_volumes(options.host_dir))
+    image = options.library_image
+    found = list(_file_volumes(options.host_dir) if image is None else _image_volumes(image))
     for request in requests:
         found.append(_limits_volume(request.index, prefix))
         found.append(_region_volume(request.index, options))
@@ -130,13 +150,20 @@ def volumes(pod: Pod, requests: Iterable[Request], options: Options, *, exempt: 
 
 
 @functools.lru_cache(maxsize=1024)
-def _mounts(index: str, container_dir: str, region_sub_path: str) -> tuple[VolumeMount, ...]:
+def _mounts(index: str, container_dir: str, region_sub_path: str, *, from_image: bool) -> tuple[VolumeMount, ...]:
     def inside(name: str) -> str:
         return posixpath.join(container_dir, name)
 
+    if from_image:
+        # Whole: it holds empty directories where limits and region go.
+        library = VolumeMount(names.VOLUME_LIB, container_dir, read_only=True)
+        preload = VolumeMount(names.VOLUME_PRELOAD, names.PRELOAD_PATH, read_only=True, sub_path=names.PRELOAD_FILE)
+    else:
+        library = VolumeMount(names.VOLUME_LIB, inside(names.LIBRARY_FILE), read_only=True)
+        preload = VolumeMount(names.VOLUME_PRELOAD, names.PRELOAD_PATH, read_only=True)
     return (
-        VolumeMount(names.VOLUME_LIB, inside(names.LIBRARY_FILE), read_only=True),
-        VolumeMount(names.VOLUME_PRELOAD, names.PRELOAD_PATH, read_only=True),
+        library,
+        preload,
         VolumeMount(names.VOLUME_LIMITS + index, inside(names.LIMITS_DIR), read_only=True),
         VolumeMount(names.VOLUME_REGION + index, inside(names.CONTAINERS_DIR), sub_path_expr=region_sub_path),
     )
@@ -149,7 +176,7 @@ def mounts(request: Request, options: Options) -> tuple[VolumeMount, ...]:
     sub-path, since a mount path cannot hold the pod's UID (Kubernetes: pkg/kubelet/kubelet_pods.go, makeMounts).
     """
     own = names.region_dir(f"$({UID_VARIABLE})", request.container) if options.region == "hostPath" else ""
-    return _mounts(request.index, options.container_dir, own)
+    return _mounts(request.index, options.container_dir, own, from_image=options.library_image is not None)
 
 
 def fixed(options: Options) -> frozenset[str]:
