@@ -14,6 +14,7 @@ from isolator_webhook.options import Options, Treatment
 PAGE = Path(__file__).parents[2] / "docs" / "requests.md"
 T4 = Known(15360, 15360)
 CONTAINER = "nvidia.com/container."
+PORTION_LIMIT = "kai.scheduler/container.main.gpu-memory.portion.limit"
 OURS = names.ANNOTATION_PREFIX
 
 Case = tuple[dict[str, str], dict[str, Any]]
@@ -178,6 +179,23 @@ def page() -> str:
         "that the request can mean on the card is enforced.",
         "",
         *arithmetic(),
+        "## A limit above what is reserved",
+        "",
+        "From 0.18 on KAI places a container by its request and lets it use up to its limit, which is what is enforced."
+        " `gpu-fraction.limit` and `gpu-memory.limit` are what later versions turn into annotations of the container. "
+        "Where KAI's hamicore plugin writes `CUDA_DEVICE_MEMORY_LIMIT`, it does so from the request, and that holds.",
+        "",
+        *table(
+            [
+                ({"gpu-fraction": "0.5", PORTION_LIMIT: "0.8"}, {}),
+                ({"gpu-fraction": "0.5", "gpu-fraction.limit": "0.8"}, {}),
+                ({"gpu-memory": "4096", "gpu-memory.limit": "8Gi"}, {}),
+                ({"gpu-fraction": "0.5", PORTION_LIMIT: "0.5"}, {}),
+                ({"gpu-fraction": "0.5", PORTION_LIMIT.replace("main", "side"): "0.8"}, {}),
+                ({"gpu-memory": "4096", PORTION_LIMIT: "0.8"}, {}),
+                ({"gpu-memory": "4096", "gpu-memory.limit": "8192"}, {}),
+            ]
+        ),
         "## Cores and priority",
         "",
         "Beside a share, or for the one container with whole GPUs:",
@@ -193,8 +211,9 @@ def page() -> str:
         ),
         "## Annotations of one container each",
         "",
-        "As KAI reads them from 0.18; the limit counts, or the request alone. `--kai-reads-containers` ends the "
-        "notice.",
+        "As KAI reads them from 0.18; the limit counts, or the request alone. KAI itself gives a share to one container"
+        " of a pod. `….gpus.devices`, the GPUs that were given, is for KAI's binder to write. `--kai-reads-containers` "
+        "ends the notice.",
         "",
         *table(
             [
@@ -202,7 +221,7 @@ def page() -> str:
                 (
                     {
                         f"{CONTAINER}main.gpu-memory.request": "2Gi",
-                        f"{CONTAINER}main.gpus.devices": "2",
+                        f"{CONTAINER}main.gpu-memory.limit": "4Gi",
                         f"{CONTAINER}side.gpu-memory.limit": "1500M",
                     },
                     {},

@@ -30,8 +30,11 @@ def refusal(asked: Pod) -> str:
     return str(refused.value)
 
 
-def container_request(name: str, position: int, mib: int, *, init: bool = False, devices: int = 1) -> Request:
-    return Request(name, position, init, Memory(mib), devices, Origin.CONTAINER)
+def container_request(
+    name: str, position: int, mib: int, *, init: bool = False, devices: int = 1, reserved: int | None = None
+) -> Request:
+    kept = None if reserved is None else Memory(reserved)
+    return Request(name, position, init, Memory(mib), devices, Origin.CONTAINER, reserved=kept)
 
 
 def test_any_number_of_containers_by_their_annotations() -> None:
@@ -39,7 +42,6 @@ def test_any_number_of_containers_by_their_annotations() -> None:
         {
             f"{CONTAINER}side.gpu-memory.limit": "5Gi",
             f"{CONTAINER}side.gpu-memory.request": "4Gi",
-            f"{CONTAINER}side.gpus.devices": "2",
             f"{CONTAINER}main.gpu-memory.request": "1500M",
             f"{CONTAINER}prepare.gpu-memory.limit": "1Mi",
         },
@@ -48,8 +50,112 @@ def test_any_number_of_containers_by_their_annotations() -> None:
     assert requests.parse(asked) == (
         container_request("prepare", 0, 1, init=True),
         container_request("main", 0, 1430),
-        container_request("side", 1, 5120, devices=2),
+        container_request("side", 1, 5120, reserved=4096),
     )
+
+
+def test_the_number_of_devices_is_the_pods_or_what_kai_gave() -> None:
+    asked = {f"{CONTAINER}main.gpu-memory.limit": "5Gi"}
+    given = {f"{CONTAINER}main.gpus.devices": "GPU-1,k8s.device-plugin.nvidia.com/gpu=GPU-2"}
+    assert requests.parse(pod(asked | given)) == (container_request("main", 0, 5120, devices=2),)
+    number = {"gpu-fraction-num-devices": "3"}
+    assert requests.parse(pod(asked | number)) == (container_request("main", 0, 5120, devices=3),)
+    assert "fraction count" in refusal(pod(asked | {"gpu-fraction-num-devices": "0"}))
+
+
+def test_a_fraction_stays_one_when_kai_has_written_the_bytes() -> None:
+    bound = {f"{CONTAINER}main.gpu-memory.request": "7680Mi", f"{CONTAINER}main.gpus.devices": "GPU-1"}
+    half = Request("main", 0, False, Fraction("0.5", 0.5), 1, Origin.KAI)
+    assert requests.parse(pod({"gpu-fraction": "0.5"} | bound)) == (half,)
+    asked = pod({"gpu-fraction": "0.5", f"{CONTAINER}main.gpu-memory.request": "7680Mi"})
+    assert "container main is asked for twice" in refusal(asked)
+
+
+def test_annotations_of_a_container_beside_whole_gpus() -> None:
+    asked = pod({f"{CONTAINER}main.gpu-memory.limit": "5Gi"}, Named("main"), Named("side", {"nvidia.com/gpu": "1"}))
+    assert refusal(asked) == "cannot have both GPU fraction request and whole GPU resource request/limit"
+
+
+PORTION = "kai.scheduler/container.main.gpu-memory.portion.limit"
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {PORTION: "0.8"},
+        {"gpu-fraction.limit": "0.8"},
+        {PORTION: "0.80000"},
+        {PORTION: "0.8", "gpu-fraction.limit": "0.8"},
+    ],
+)
+def test_a_portion_above_the_fraction(limits: dict[str, str]) -> None:
+    (request,) = requests.parse(pod({"gpu-fraction": "0.5"} | limits))
+    assert (request.memory, request.reserved) == (Fraction("0.8", 0.8), Fraction("0.5", 0.5))
+    assert request.guaranteed == Fraction("0.5", 0.5)
+
+
+def test_a_portion_of_the_named_container() -> None:
+    named = {"gpu-fraction": "0.5", "gpu-fraction-container-name": "side"}
+    (request,) = requests.parse(pod(named | {PORTION.replace("main", "side"): "0.6"}))
+    assert (request.container, request.memory) == ("side", Fraction("0.6", 0.6))
+    assert "container name main does not match" in refusal(pod(named | {PORTION: "0.6"}))
+
+
+@pytest.mark.parametrize(
+    ("annotations", "words"),
+    [
+        ({PORTION: "0.5"}, ["0.5", "must be greater than gpu-fraction annotation value (0.5)"]),
+        ({PORTION: "0.4"}, ["must be greater"]),
+        ({PORTION: "1.0"}, ["must be a positive number smaller than 1.0"]),
+        ({PORTION: "NaN"}, ["must be a positive number smaller than 1.0"]),
+        ({PORTION: ""}, ["must be a positive number smaller than 1.0"]),
+        ({PORTION: "0.812345"}, ["at most 5 digits"]),
+        ({"gpu-fraction.limit": "0.4"}, ["gpu-fraction.limit", "must be greater"]),
+        ({"gpu-fraction.limit": "0.8", PORTION: "0.80"}, ["gpu-fraction.limit annotation conflicts with", PORTION]),
+        ({PORTION.replace("main", "other"): "0.8"}, ["container name other does not match"]),
+        ({"gpu-memory.limit": "8Gi"}, ["gpu-memory.limit", "together with the gpu-memory annotation"]),
+    ],
+)
+def test_wrong_limits_above_a_fraction(annotations: dict[str, str], words: list[str]) -> None:
+    message = refusal(pod({"gpu-fraction": "0.5"} | annotations))
+    for word in words:
+        assert word in message
+
+
+@pytest.mark.parametrize("key", [PORTION, "gpu-fraction.limit"])
+@pytest.mark.parametrize("asked", [{"gpu-memory": "1024"}, {f"{CONTAINER}main.gpu-memory.limit": "1Gi"}])
+def test_a_limit_of_a_portion_takes_a_fraction(key: str, asked: dict[str, str]) -> None:
+    assert "can only be used together with the gpu-fraction annotation" in refusal(pod(asked | {key: "0.8"}))
+
+
+@pytest.mark.parametrize("key", [PORTION, "gpu-fraction.limit", "gpu-memory.limit", f"{CONTAINER}main.gpus.devices"])
+def test_a_limit_alone_asks_for_nothing(key: str) -> None:
+    assert requests.parse(pod({key: "0.8"})) == ()
+
+
+def test_memory_above_the_request() -> None:
+    (request,) = requests.parse(pod({"gpu-memory": "4096", "gpu-memory.limit": "8Gi"}))
+    assert (request.memory, request.reserved) == (Memory(8192), Memory(4096))
+    # As KAI's admission leaves it.
+    normalised = {f"{CONTAINER}main.gpu-memory.request": "4Gi", f"{CONTAINER}main.gpu-memory.limit": "8Gi"}
+    assert requests.parse(pod({"gpu-memory": "4096", "gpu-memory.limit": "8Gi"} | normalised)) == (request,)
+    message = refusal(pod({"gpu-memory": "4096"} | normalised))
+    assert "4096 MiB on 1 devices" in message
+    assert "8192 MiB, 4096 MiB of it reserved, on 1 devices" in message
+    (equal,) = requests.parse(pod({"gpu-memory": "4096", "gpu-memory.limit": "4Gi"}))
+    assert (equal.memory, equal.reserved) == (Memory(4096), None)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("8192", "with a unit"), ("8e9", "with a unit"), ("x", "with a unit"), ("-8Gi", "with a unit"),
+        ("", "with a unit"),
+        ("4095Mi", "must not be smaller than gpu-memory annotation value (4096 MiB)"), ("4G", "must not be smaller"),
+    ],
+)  # fmt: skip
+def test_wrong_limits_above_memory(text: str, words: str) -> None:
+    assert words in refusal(pod({"gpu-memory": "4096", "gpu-memory.limit": text}))
 
 
 @pytest.mark.parametrize(
@@ -61,8 +167,6 @@ def test_any_number_of_containers_by_their_annotations() -> None:
         ({"main.gpu-memory.limit": "1e20"}, ["'1e20'"]),
         ({"main.gpu-memory.request": ""}, ["main.gpu-memory.request", "''"]),
         ({"main.gpu-memory.request": "2Gi", "main.gpu-memory.limit": "1Gi"}, ["request", "'2Gi'", "at most", "'1Gi'"]),
-        ({"main.gpus.devices": "2"}, ["main.gpus.devices", "alone", "main.gpu-memory.limit"]),
-        ({"main.gpu-memory.limit": "1Gi", "main.gpus.devices": "0"}, ["main.gpus.devices", "'0'"]),
         ({"other.gpu-memory.limit": "1Gi"}, ["other.gpu-memory.limit", "'other'", "main, side"]),
     ],
 )

@@ -152,10 +152,31 @@ def test_basis_bounds_a_fraction_where_wanted(world: Any) -> None:
     }
 
 
+PORTION = "kai.scheduler/container.main.gpu-memory.portion.limit"
+
+
+@pytest.mark.parametrize(
+    ("annotations", "text", "limit"),
+    [
+        ({"gpu-fraction": "0.5", PORTION: "0.8"}, "fraction=0.8", "12288m"),
+        ({"gpu-fraction": "0.5", "gpu-fraction.limit": "0.8"}, "fraction=0.8", "12288m"),
+        ({"gpu-memory": "4096", "gpu-memory.limit": "8Gi"}, "memory=8192m", "8192m"),
+    ],
+)
+def test_a_limit_above_the_request_is_what_holds(
+    world: Any, annotations: dict[str, str], text: str, limit: str
+) -> None:
+    pod = world.admitted(world.a_pod(annotations))
+    assert requests_of(pod) == {"0": f"container=main\n{text}\ndevices=1\n"}
+    variables = {entry["name"]: entry.get("value") for entry in pod["spec"]["containers"][0]["env"]}
+    assert variables["CUDA_DEVICE_MEMORY_LIMIT"] == limit
+
+
 @pytest.mark.parametrize(
     ("annotations", "basis", "words"),
     [
-        ({"gpu-fraction": "0.004"}, T4, ["0.004", "0.00", "the fraction itself is enforced"]),
+        ({"gpu-fraction": "0.004"}, T4, ["0.004", "0.00", "fraction 0.004 is enforced"]),
+        ({"gpu-fraction": "0.004", "gpu-fraction.limit": "0.5"}, T4, ["0.004", "0.00", "fraction 0.5 is enforced"]),
         ({"gpu-fraction": "0.996"}, T4, ["0.996", "1.00", "the whole card"]),
         ({"gpu-fraction": "0.5"}, Unknown("no GPU node"), ["no GPU node", "CUDA_DEVICE_MEMORY_LIMIT"]),
         ({"gpu-memory": "15360"}, T4, ["15360 MiB", "fit no GPU", "15300"]),
@@ -178,6 +199,8 @@ def test_doubtful_shares_are_told(world: Any, annotations: dict[str, str], basis
         ({"gpu-fraction": "0.005"}, T4),
         ({"gpu-fraction": "0.99"}, T4),
         ({"gpu-memory": "4096"}, T4),
+        ({"gpu-memory": "4096", "gpu-memory.limit": "16Gi"}, T4),
+        ({"gpu-fraction": "0.5", "gpu-fraction.limit": "0.999"}, T4),
         ({"gpu-memory": "20000"}, MIXED),
         ({"gpu-memory": "90000"}, Unknown("down")),
     ],

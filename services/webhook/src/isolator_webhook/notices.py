@@ -16,12 +16,12 @@ def _of_fraction(request: Request, fraction: Fraction) -> str | None:
     if rounded == "0.00":
         return (
             f"container {request.container}: KAI rounds gpu-fraction {fraction.decimal} to {rounded} and gives no "
-            "limit for that; the fraction itself is enforced"
+            f"limit for that; {request.memory} is enforced"
         )
     if rounded == "1.00":
         return (
-            f"container {request.container}: KAI rounds gpu-fraction {fraction.decimal} to {rounded}: its limit is "
-            "the whole card"
+            f"container {request.container}: KAI rounds gpu-fraction {fraction.decimal} to {rounded}: it takes "
+            f"the whole card{'' if request.reserved else ', which is its limit'}"
         )
     return None
 
@@ -49,15 +49,16 @@ def of_basis(requests: Iterable[Request], basis: Basis) -> list[str]:
     found = []
     requests = list(requests)
     for request in requests:
-        if isinstance(request.memory, Fraction):
-            found.append(_of_fraction(request, request.memory))
-            if not isinstance(basis, Known):
-                found.append(
-                    f"container {request.container}: {names.LIMIT_KEY} is not set in its environment, since no basis "
-                    f"is known for fraction {request.memory.decimal}; the cap itself holds: {basis.reason}"
-                )
+        placed = request.guaranteed
+        if isinstance(placed, Fraction):
+            found.append(_of_fraction(request, placed))
         elif isinstance(basis, Known):
-            found.append(_of_memory(request, request.memory, basis))
+            found.append(_of_memory(request, placed, basis))
+        if isinstance(request.memory, Fraction) and not isinstance(basis, Known):
+            found.append(
+                f"container {request.container}: {names.LIMIT_KEY} is not set in its environment, since no basis "
+                f"is known for {request.memory}; the cap itself holds: {basis.reason}"
+            )
     if isinstance(basis, Known) and len(requests) > 1:
         total = sum(_mib(request, basis) for request in requests)
         if total > basis.mib:

@@ -28,12 +28,23 @@ __all__ = [
 ]
 
 
-def _merged(first: Request, second: Request) -> Request:
-    """One container that is asked for twice: fine where both say the same, as after KAI has added its newer form."""
-    if (first.memory, first.devices) != (second.memory, second.devices):
+def _share(request: Request) -> str:
+    reserved = "" if request.reserved is None else f", {request.reserved} of it reserved,"
+    return f"{request.memory}{reserved} on {request.devices} devices"
+
+
+def _merged(pod: Pod, first: Request, second: Request) -> Request:
+    """One container that is asked for twice: fine where both say the same, as after KAI has added its newer form.
+
+    Of a fraction KAI's binder writes the bytes when it has chosen the card (KAI: pkg/binder/plugins/nvfractions).
+    """
+    if isinstance(first.memory, Fraction) and per_container.bound(pod.annotations, first.container):
+        return first
+    both = (first, second)
+    if len({(request.memory, request.guaranteed, request.devices) for request in both}) > 1:
         raise RequestRefused(
-            f"container {first.container} is asked for twice: {first.origin} say {first.memory} on {first.devices} "
-            f"devices, {second.origin} say {second.memory} on {second.devices}: accepted is one of them"
+            f"container {first.container} is asked for twice: {first.origin} say {_share(first)}, {second.origin} "
+            f"say {_share(second)}: accepted is one of them"
         )
     return first
 
@@ -44,12 +55,15 @@ def parse(pod: Pod, names: ResourceNames = HAMI_NAMES) -> tuple[Request, ...]:
     Raises RequestRefused for what KAI would refuse, and for what could be read two ways.
     """
     found: dict[str, Request] = {}
-    if kai.asks(pod.annotations):
+    by_container = per_container.asks(pod.annotations)
+    if kai.asks(pod.annotations) or (kai.DEVICES in pod.annotations and not by_container):
         request = kai.parse(pod)
         found[request.index] = request
     for request in per_container.parse(pod):
         earlier = found.get(request.index)
-        found[request.index] = request if earlier is None else _merged(earlier, request)
+        found[request.index] = request if earlier is None else _merged(pod, earlier, request)
+    if found:
+        kai.check_limits(pod.annotations)
     by_resources = hami.parse(pod, names) if hami.asks(pod, names) else []
     if found and by_resources:
         raise RequestRefused(

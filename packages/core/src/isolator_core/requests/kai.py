@@ -4,8 +4,8 @@ import functools
 from collections.abc import Mapping
 
 from isolator_core.go_numbers import parse_float, parse_quantity, parse_uint
+from isolator_core.requests import kai_limits
 from isolator_core.requests.model import (
-    GPU_RESOURCE,
     Fraction,
     Memory,
     Origin,
@@ -21,13 +21,15 @@ DEVICES = "gpu-fraction-num-devices"
 CONTAINER = "gpu-fraction-container-name"
 MPS = "mps"
 
+BOTH_KINDS = "cannot have both GPU fraction request and whole GPU resource request/limit"
+
 
 def asks(annotations: Mapping[str, str]) -> bool:
     """Whether the annotations ask for a share: their presence counts, even with an empty value.
 
-    Source: KAI, pkg/common/resources/gpu_sharing.go, RequestsGPUFraction; a number of devices alone is refused there.
+    Source: KAI, pkg/common/resources/gpu_sharing.go, RequestsGPUFraction.
     """
-    return MEMORY in annotations or FRACTION in annotations or DEVICES in annotations
+    return MEMORY in annotations or FRACTION in annotations
 
 
 @functools.lru_cache(maxsize=1024)
@@ -50,6 +52,14 @@ def _positive(text: str, reason: str) -> int:
     return value
 
 
+def devices(annotations: Mapping[str, str]) -> int | None:
+    """Number of devices of which the pod wants the same share each, None where it does not say."""
+    text = annotations.get(DEVICES)
+    if text is None:
+        return None
+    return _positive(text, "fraction count annotation value must be a positive integer greater than 0")
+
+
 def fraction_container(pod: Pod) -> tuple[int, bool, str]:
     """Position of the fraction container, whether it is an init container, and its name.
 
@@ -69,6 +79,16 @@ def fraction_container(pod: Pod) -> tuple[int, bool, str]:
     )
 
 
+def check_limits(annotations: Mapping[str, str]) -> None:
+    """Raises RequestRefused, with KAI's reason, for a limit without the request that it is above."""
+    for key in (kai_limits.FRACTION_LIMIT, *kai_limits.portion_limits(annotations)):
+        if key in annotations and FRACTION not in annotations:
+            raise RequestRefused(f"{key} annotation can only be used together with the {FRACTION} annotation")
+    key = kai_limits.MEMORY_LIMIT
+    if key in annotations and MEMORY not in annotations:
+        raise RequestRefused(f"{key} annotation can only be used together with the {MEMORY} annotation")
+
+
 def parse(pod: Pod) -> Request:
     """The request of a pod that asks by these annotations. Raises RequestRefused with KAI's reason.
 
@@ -76,13 +96,11 @@ def parse(pod: Pod) -> Request:
     """
     memory_text = pod.annotations.get(MEMORY)
     fraction_text = pod.annotations.get(FRACTION)
-    devices_text = pod.annotations.get(DEVICES)
-    whole_gpu = any(GPU_RESOURCE in container.limits for container in (*pod.init_containers, *pod.containers))
     if pod.annotations.get(MPS) == "true" and memory_text is None and fraction_text is None:
         raise RequestRefused("MPS is only supported with GPU fraction request")
-    if fraction_text is not None and whole_gpu:
-        raise RequestRefused("cannot have both GPU fraction request and whole GPU resource request/limit")
-    if memory_text is not None and (fraction_text is not None or whole_gpu):
+    if fraction_text is not None and pod.asks_for_whole_gpus:
+        raise RequestRefused(BOTH_KINDS)
+    if memory_text is not None and (fraction_text is not None or pod.asks_for_whole_gpus):
         raise RequestRefused("cannot request both GPU and GPU memory")
     memory: Memory | Fraction
     if memory_text is not None:
@@ -93,8 +111,13 @@ def parse(pod: Pod) -> Request:
         raise RequestRefused(
             "cannot request multiple fractional devices without specifying fraction portion or gpu-memory"
         )
-    devices = 1
-    if devices_text is not None:
-        devices = _positive(devices_text, "fraction count annotation value must be a positive integer greater than 0")
+    number = devices(pod.annotations) or 1
     position, init, name = fraction_container(pod)
-    return Request(name, position, init, memory, devices, Origin.KAI)
+    limit: Memory | Fraction | None
+    if isinstance(memory, Memory):
+        limit = kai_limits.of_memory(pod.annotations, memory)
+    else:
+        limit = kai_limits.of_fraction(pod.annotations, name, fraction_text or "", memory)
+    if limit is None or limit == memory:
+        return Request(name, position, init, memory, number, Origin.KAI)
+    return Request(name, position, init, limit, number, Origin.KAI, reserved=memory)

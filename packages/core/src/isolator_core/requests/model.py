@@ -54,7 +54,10 @@ WHOLE = Fraction("1", 1.0)
 
 
 class Request(msgspec.Struct, frozen=True):
-    """The share that one container was asked for. `position` counts among init containers or regular ones."""
+    """The share that one container was asked for. `position` counts among init containers or regular ones.
+
+    `memory` is what it may use; `reserved`, where that is less, what KAI keeps for it and places the pod by.
+    """
 
     container: str
     position: int
@@ -64,6 +67,12 @@ class Request(msgspec.Struct, frozen=True):
     origin: Origin
     cores: int | None = None
     priority: int | None = None
+    reserved: Memory | Fraction | None = None
+
+    @property
+    def guaranteed(self) -> Memory | Fraction:
+        """What KAI places the pod by."""
+        return self.memory if self.reserved is None else self.reserved
 
     @property
     def index(self) -> str:
@@ -87,6 +96,11 @@ class Pod(msgspec.Struct, frozen=True):
     annotations: Mapping[str, str]
     init_containers: Sequence[Container]
     containers: Sequence[Container]
+
+    @property
+    def asks_for_whole_gpus(self) -> bool:
+        """Whether a container has a limit of whole GPUs, be it 0 (KAI: getFirstGPULimit)."""
+        return any(GPU_RESOURCE in container.limits for container in (*self.init_containers, *self.containers))
 
     def each(self) -> list[tuple[int, bool, Container]]:
         """Every container with its position and whether it is an init container; those first, as KAI searches."""

@@ -1,8 +1,14 @@
-"""Annotations for one container each, as KAI reads them from 0.18: `nvidia.com/container.<name>.gpu-memory.limit`."""
+"""Annotations for one container each, as KAI reads them from 0.18: `nvidia.com/container.<name>.gpu-memory.limit`.
+
+KAI itself gives a share to one container of a pod; here any number may have a limit. `….gpus.devices` is not for a
+pod's author: KAI's binder lists there, with commas, the GPUs that it gave (KAI: pkg/common/resources/
+gpu_sharing_nvfractions.go, IsBinderOwnedNvFractionsAnnotation).
+"""
 
 from collections.abc import Mapping
 
-from isolator_core.go_numbers import MOST_INT64, parse_quantity, parse_uint
+from isolator_core.go_numbers import MOST_INT64, parse_quantity
+from isolator_core.requests import kai
 from isolator_core.requests.model import Memory, Origin, Pod, Request, RequestRefused
 
 PREFIX = "nvidia.com/container."
@@ -14,8 +20,13 @@ _MIB = 1 << 20
 
 
 def asks(annotations: Mapping[str, str]) -> bool:
-    """Whether an annotation of this kind asks for memory or devices."""
-    return any(key.startswith(PREFIX) and key.endswith((MEMORY_REQUEST, MEMORY_LIMIT, DEVICES)) for key in annotations)
+    """Whether an annotation of this kind asks for memory (KAI: pkg/common/resources/gpu_sharing.go)."""
+    return any(key.startswith(PREFIX) and key.endswith((MEMORY_REQUEST, MEMORY_LIMIT)) for key in annotations)
+
+
+def bound(annotations: Mapping[str, str], container: str) -> bool:
+    """Whether KAI's binder has given the container its GPUs, and so may have written its memory here too."""
+    return f"{PREFIX}{container}{DEVICES}" in annotations
 
 
 def _mib(key: str, text: str) -> int:
@@ -31,27 +42,37 @@ def _by_name(annotations: Mapping[str, str]) -> dict[str, dict[str, str]]:
     for key, text in annotations.items():
         if not key.startswith(PREFIX):
             continue
-        for suffix in (MEMORY_REQUEST, MEMORY_LIMIT, DEVICES):
+        for suffix in (MEMORY_REQUEST, MEMORY_LIMIT):
             if key.endswith(suffix) and len(key) > len(PREFIX) + len(suffix):
                 found.setdefault(key[len(PREFIX) : -len(suffix)], {})[suffix] = text
     return found
 
 
-def _request(name: str, position: int, init: bool, given: Mapping[str, str]) -> Request:
+def _devices(annotations: Mapping[str, str], container: str) -> int:
+    """The pod's number of devices, or as many as KAI's binder lists."""
+    listed = annotations.get(f"{PREFIX}{container}{DEVICES}", "").split(",")
+    return kai.devices(annotations) or len(listed)
+
+
+def _request(pod: Pod, name: str, position: int, init: bool, given: Mapping[str, str]) -> Request:
     own = PREFIX + name
-    wanted = {suffix: _mib(own + suffix, given[suffix]) for suffix in (MEMORY_REQUEST, MEMORY_LIMIT) if suffix in given}
-    if not wanted:
-        raise RequestRefused(f"{own}{DEVICES} is given alone: accepted is it beside {own}{MEMORY_LIMIT}")
+    wanted = {suffix: _mib(own + suffix, text) for suffix, text in given.items()}
     if wanted.get(MEMORY_REQUEST, 0) > wanted.get(MEMORY_LIMIT, MOST_INT64):
         raise RequestRefused(
             f"{own}{MEMORY_REQUEST} is {given[MEMORY_REQUEST]!r}: accepted is at most {own}{MEMORY_LIMIT}, "
             f"which is {given[MEMORY_LIMIT]!r}"
         )
-    devices = parse_uint(given.get(DEVICES, "1"))
-    if not devices:
-        raise RequestRefused(f"{own}{DEVICES} is {given[DEVICES]!r}: accepted is a positive integer")
-    memory = Memory(wanted.get(MEMORY_LIMIT, wanted.get(MEMORY_REQUEST, 0)))
-    return Request(name, position, init, memory, devices, Origin.CONTAINER)
+    memory = wanted.get(MEMORY_LIMIT, wanted.get(MEMORY_REQUEST, 0))
+    reserved = wanted.get(MEMORY_REQUEST, memory)
+    return Request(
+        name,
+        position,
+        init,
+        Memory(memory),
+        _devices(pod.annotations, name),
+        Origin.CONTAINER,
+        reserved=Memory(reserved) if reserved < memory else None,
+    )
 
 
 def parse(pod: Pod) -> list[Request]:
@@ -62,8 +83,10 @@ def parse(pod: Pod) -> list[Request]:
     by_name = _by_name(pod.annotations)
     if not by_name:
         return []
+    if pod.asks_for_whole_gpus:
+        raise RequestRefused(kai.BOTH_KINDS)
     requests = [
-        _request(container.name, position, init, by_name.pop(container.name))
+        _request(pod, container.name, position, init, by_name.pop(container.name))
         for position, init, container in pod.each()
         if container.name in by_name
     ]
