@@ -323,7 +323,8 @@ uint32_t container_host_pid_of(unsigned slot)
     const struct extension_slot *process_slot = &container.region.file->extension.slots[slot];
     if (process_slot->pid_namespace == first_pid_namespace)
         return process_slot->pid;
-    return __atomic_load_n(&process_slot->host_pid, __ATOMIC_RELAXED);
+    uint64_t told = __atomic_load_n(&process_slot->host, __ATOMIC_RELAXED);
+    return told >> 32 == slot_mark(process_slot) ? (uint32_t)told : 0;
 }
 
 uint32_t container_host_pid(void)

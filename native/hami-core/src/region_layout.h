@@ -112,7 +112,8 @@ struct extension_device {
     uint64_t last_refused;
     unsigned char line1[128 - 112];
     uint64_t throttled;
-    unsigned char line2[192 - 136];
+    uint64_t order; /* a monitor's: nanoseconds of CLOCK_MONOTONIC when it was given, its last three bits an enum order */
+    unsigned char line2[192 - 144];
     struct compute_bucket compute;
     unsigned char reserved[512 - 256];
 };
@@ -124,11 +125,12 @@ struct extension_slot {
     uint64_t pid_namespace;
     uint64_t image;
     uint64_t attached;
-    uint32_t host_pid;
+    uint32_t unused;
     uint32_t flags;
     uint64_t throttled;
     char name[16];
-    unsigned char reserved[128 - 72];
+    uint64_t host; /* a monitor's: the PID on the node, and in the upper half whose it is (slot_mark) */
+    unsigned char reserved[128 - 80];
 };
 
 enum { SLOT_FREE = 0, SLOT_USED = 1 };
@@ -179,8 +181,10 @@ _Static_assert(sizeof(struct compute_bucket) == 64, "compute bucket");
 _Static_assert(sizeof(struct extension_device) == 512, "extension device");
 _Static_assert(offsetof(struct extension_device, limit) == 64, "extension limit");
 _Static_assert(offsetof(struct extension_device, throttled) == 128, "extension throttled");
+_Static_assert(offsetof(struct extension_device, order) == 136, "extension order");
 _Static_assert(offsetof(struct extension_device, compute) == 192, "extension compute cap");
 _Static_assert(sizeof(struct extension_slot) == 128, "extension slot");
+_Static_assert(offsetof(struct extension_slot, host) == 72, "extension host PID");
 _Static_assert(sizeof(struct lane) == 64, "lane");
 _Static_assert(offsetof(struct extension, devices) == 4096, "devices");
 _Static_assert(offsetof(struct extension, slots) == 12288, "slots");

@@ -46,7 +46,7 @@ static void clear(struct region_file *file, unsigned number)
         ledger_recover(&file->extension, number, device);
     memset(hami, 0, sizeof(*hami));
     slot->pid = 0;
-    slot->host_pid = 0;
+    slot->host = 0;
     slot->flags = 0;
     slot->throttled = 0;
     memset(slot->name, 0, sizeof(slot->name));

@@ -20,6 +20,17 @@ void slot_drop(struct region *region, unsigned slot);
  * True: something was given back. */
 bool slot_reap(struct region *region, const struct identity *self);
 
+/* Tells the process in a slot from those that had it before: a monitor that wrote of one of them must not be believed of this one. */
+static inline uint32_t slot_mark(const struct extension_slot *slot)
+{
+    const uint64_t spread = UINT64_C(0x9e3779b97f4a7c15);
+    uint64_t mixed = ((slot->image * spread ^ slot->start_time) * spread ^ slot->pid) * spread;
+    return (uint32_t)(mixed >> 32);
+}
+
+/* Whether a process has the slot, in this image of it: one that exec replaced is another. */
+bool slot_is_of(const struct extension_slot *slot, const struct identity *self);
+
 /* Takes the lock byte of the own slot again, in case a closed descriptor dropped it. */
 void slot_keep(struct region *region, unsigned slot, const struct identity *self);
 

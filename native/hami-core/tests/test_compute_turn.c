@@ -305,6 +305,26 @@ TEST(hamis_policy_and_switch_turn_a_cap_off)
     }
 }
 
+TEST(a_pid_is_believed_only_of_the_process_of_whom_it_was_told)
+{
+    begin(50, 1);
+    struct extension_slot *slot = &container.region.file->extension.slots[3];
+    *slot = (struct extension_slot){.state = SLOT_USED, .pid = 4711, .start_time = 123456789, .image = 0xfedcba9876543210, .pid_namespace = 1};
+    CHECK_EQUAL(container_host_pid_of(3), 0);
+    slot->host = UINT64_C(0x0c8c7ae1) << 32 | 4242; /* the monitor's tests have the same mark */
+    CHECK_EQUAL(container_host_pid_of(3), 4242);
+    slot->pid++;
+    CHECK_EQUAL(container_host_pid_of(3), 0);
+    slot->pid--;
+    slot->start_time++;
+    CHECK_EQUAL(container_host_pid_of(3), 0);
+    slot->start_time--;
+    slot->image ^= 1;
+    CHECK_EQUAL(container_host_pid_of(3), 0);
+    slot->pid_namespace = 0xeffffffc; /* the node's own */
+    CHECK_EQUAL(container_host_pid_of(3), 4711);
+}
+
 TEST(a_capturing_stream_is_left_alone)
 {
     struct compute_bucket *bucket = begin(50, 1);

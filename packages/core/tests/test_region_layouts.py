@@ -69,8 +69,9 @@ def test_offsets_are_those_that_hami_publishes() -> None:
         88,
     ]
     assert [getattr(device, name).offset for name in ("last_refusal", "last_refused", "throttled")] == [96, 104, 128]
+    assert [getattr(device, name).offset for name in ("order", "balance", "refilled")] == [136, 192, 208]
     own = extension.Slot
-    assert (own.attached.offset, own.host_pid.offset, own.throttled.offset, own.name.offset) == (32, 40, 48, 56)
+    assert (own.attached.offset, own.throttled.offset, own.name.offset, own.host.offset) == (32, 48, 56, 72)
     assert (sizeof(device), sizeof(own), sizeof(extension.Lane)) == (512, 128, 64)
 
 

@@ -104,6 +104,17 @@ def test_a_call_that_fails_costs_its_value(driver: Driver, call: str, field: str
     assert bool(reading.failures) == (code == pynvml.NVML_ERROR_UNKNOWN)
 
 
+@pytest.mark.parametrize(
+    ("code", "percents"), [(pynvml.NVML_ERROR_NOT_FOUND, [0, 0]), (pynvml.NVML_ERROR_NOT_SUPPORTED, [None, None])]
+)
+def test_a_card_where_nothing_runs_is_idle_and_one_that_does_not_tell_is_not_known(
+    driver: Driver, code: int, percents: list[int | None]
+) -> None:
+    driver.errors["nvmlDeviceGetProcessUtilization"] = code
+    processes = Nvml().read().gpus[0].processes or ()
+    assert [process.sm_percent for process in processes] == percents
+
+
 def test_a_lost_card_costs_its_own_series(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     def lost(index: int) -> int:
         if index == 0:
@@ -137,7 +148,7 @@ def test_an_unknown_error_that_stays_initialises_anew_now_and_then(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr(nvml, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(nvml, "time", SimpleNamespace(monotonic=lambda: now, time=lambda: now))
     driver.errors["nvmlDeviceGetMemoryInfo"] = pynvml.NVML_ERROR_UNKNOWN
     library = Nvml()
     for _ in range(3):

@@ -307,6 +307,15 @@ def test_nvmls_processes_are_joined_by_their_cgroup() -> None:
     assert only(found["hami_container_device_utilization_ratio"]) == 25
 
 
+def test_a_slot_says_how_busy_it_was_only_where_nvml_does_not() -> None:
+    """What stands in a slot is as old as its process's last launch."""
+    stale = reading(region(processes=(Process(0, 7, 70, "python3", 1050, (Memory(0, 0, 0, 0, 77),)),)))
+    for percent, shown in ((0, 0), (20, 20), (None, 77)):
+        card = msgspec.structs.replace(CARD, processes=(GpuProcess(70, 500, percent),))
+        found = series(observe(node(stale, gpus=(card,))))
+        assert only(found["hami_container_device_utilization_ratio"]) == shown
+
+
 def unprotected(view: View) -> dict[str, str]:
     shown = series(view).get("isolator_container_unprotected", {})
     assert {dict(labels)["reason"] for labels in shown} == {str(found.reason) for found in view.unprotected}

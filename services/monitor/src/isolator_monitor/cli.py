@@ -6,7 +6,14 @@ from typing import Any
 
 from isolator_core import settings
 from isolator_core.settings import Command
-from isolator_monitor.settings import CleanSettings, OnceSettings, ReadSettings, ServeSettings, TopSettings
+from isolator_monitor.settings import (
+    CleanSettings,
+    OnceSettings,
+    ReadSettings,
+    ServeSettings,
+    SteerSettings,
+    TopSettings,
+)
 
 
 def _of(module: str, function: str) -> Callable[[Any], int]:
@@ -21,6 +28,12 @@ COMMANDS: list[Command[Any]] = [
         "Read this node's files and GPUs for a server that asks over a socket.",
         ReadSettings,
         _of("read", "read"),
+    ),
+    Command(
+        "steer",
+        "Write into regions what containers cannot know: their PIDs on the node, and who has to wait for whom.",
+        SteerSettings,
+        _of("steer", "steer"),
     ),
     Command("once", "Print the metrics of now and end.", OnceSettings, _of("serve", "once")),
     Command("clean", "Remove regions that ended pods left in hostPath volumes.", CleanSettings, _of("clean", "clean")),

@@ -63,6 +63,8 @@ class ContainerState:
     detail: str
     promised: tuple[int | None, str]
     """Bytes that the limits volume means on the container's card (0 = none, None = not known); why it means none."""
+    cards: frozenset[str] = frozenset()
+    """UUIDs of the GPUs that KAI gave it or that NVML shows its processes on: nothing that the tenant's region says."""
     gpu_pids: frozenset[int] = frozenset()
     """Processes of the container that hold a GPU, by NVML and cgroup."""
     counted: tuple[tuple[str, int], ...] = ()
@@ -209,6 +211,7 @@ def _state(
         error=error,
         detail=detail,
         promised=promised,
+        cards=frozenset((*filter(None, given), *use, *(gpu.uuid for gpu in gpus if len(gpus) == 1))),
         gpu_pids=frozenset().union(*(pids for _, _, pids in use.values())),
         counted=tuple(counted),
     )
@@ -233,8 +236,8 @@ def _device(region: Region, device: Device, held: Memory, use: _Use) -> DeviceSt
         context=held.context,
         module=held.module,
         buffer=held.buffer,
-        # HAMi-core writes what NVML tells it into its slots; this library leaves that to a reader outside.
-        sm_percent=held.sm_percent or nvml_busy or 0,
+        # What a slot says is as old as its process's last launch.
+        sm_percent=held.sm_percent if nvml_busy is None else nvml_busy,
         sm_limit_percent=device.sm_limit_percent,
         refusals=device.refusals if region.extended else None,
         last_refusal=device.last_refusal,

@@ -1,8 +1,8 @@
-"""The socket between the part that reads tenants' files and the part that serves.
+"""The sockets between the parts that open tenants' files and the part that serves.
 
-The server listens on a Unix socket, the reader connects: so the reader has no listener of any kind. The server sends
-targets, the reader answers with one reading; each message is a length of four bytes and MessagePack. Both sides check
-types and sizes, and neither waits for the other without an end.
+The server listens on a Unix socket for each, the others connect: so they have no listener of any kind. The server sends
+targets and the reader answers with one reading; it sends a plan and the steerer answers with a report. Each message is
+a length of four bytes and MessagePack. All sides check types and sizes, and none waits for another without an end.
 """
 
 import os
@@ -11,6 +11,7 @@ import stat
 import struct
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -20,6 +21,7 @@ import structlog
 
 from isolator_core.errors import SettingsError, UserError
 from isolator_monitor.node import Node, NodeReading
+from isolator_monitor.plan import Plan, Report
 from isolator_monitor.targets import Target
 
 LARGEST_MESSAGE = 64 << 20
@@ -30,6 +32,7 @@ _CONNECT_SECONDS = 5.0
 _log = structlog.get_logger()
 
 T = TypeVar("T")
+Q = TypeVar("Q")
 
 
 class LinkDown(Exception):
@@ -81,27 +84,28 @@ class _Channel:
         return bytes(parts)
 
 
-class RemoteNode:
-    """The node as a reader in another process sees it. Listens; the reader that connected last is asked."""
+class _Remote:
+    """Another process that answers. Listens; the one that connected last is asked."""
 
-    def __init__(self, path: Path, patience_seconds: float) -> None:
-        """Listen. Raises UserError if the socket cannot be made."""
+    def __init__(self, name: str, path: Path, patience_seconds: float) -> None:
+        """Listen for the process of this name. Raises UserError if the socket cannot be made."""
+        self._name = name
         self._patience = patience_seconds
         self._lock = threading.Lock()
         self._channel: _Channel | None = None
         self._connected: list[_Channel] = []
-        self._listener = _listen(path)
+        self._listener = _listen(name, path)
         self._acceptor = threading.Thread(target=self._accept, daemon=True)
         self._acceptor.start()
 
-    def read(self, targets: tuple[Target, ...]) -> NodeReading:
-        """Ask for a reading. Raises LinkDown."""
+    def ask(self, question: object, kind: type[T]) -> T:
+        """Ask, and wait for an answer of that kind. Raises LinkDown."""
         channel = self._newest()
         if channel is None:
-            raise LinkDown("no reader has connected")
+            raise LinkDown(f"no {self._name} has connected")
         try:
-            channel.send(targets)
-            return channel.receive(NodeReading, time.monotonic() + self._patience)
+            channel.send(question)
+            return channel.receive(kind, time.monotonic() + self._patience)
         except LinkDown:
             channel.close()
             with self._lock:
@@ -109,7 +113,7 @@ class RemoteNode:
             raise
 
     def close(self) -> None:
-        """Stop listening and let go of the reader."""
+        """Stop listening and let go of who is connected."""
         self._listener.shutdown(socket.SHUT_RDWR)
         self._acceptor.join()
         self._listener.close()
@@ -137,28 +141,67 @@ class RemoteNode:
                 self._connected.append(_Channel(connection))
                 if self._channel:
                     self._channel.interrupt()
-            _log.info("reader_connected")
+            _log.info(f"{self._name}_connected")
 
 
-def _listen(path: Path) -> socket.socket:
+class RemoteNode(_Remote):
+    """The node as a reader in another process sees it."""
+
+    def __init__(self, path: Path, patience_seconds: float) -> None:
+        """Listen for the reader. Raises UserError if the socket cannot be made."""
+        super().__init__("reader", path, patience_seconds)
+
+    def read(self, targets: tuple[Target, ...]) -> NodeReading:
+        """Ask for a reading. Raises LinkDown."""
+        return self.ask(targets, NodeReading)
+
+
+class RemoteSteerer(_Remote):
+    """The steerer in another process."""
+
+    def __init__(self, path: Path, patience_seconds: float) -> None:
+        """Listen for the steerer. Raises UserError if the socket cannot be made."""
+        super().__init__("steerer", path, patience_seconds)
+
+    def adopt(self, plan: Plan) -> Report:
+        """Hand over what holds from now on. Raises LinkDown."""
+        return self.ask(plan, Report)
+
+
+def _listen(name: str, path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
             path.unlink()
         listener.bind(str(path))
-        # The reader is another user without the right to override modes; the directory is shared by the two alone.
+        # Who connects is another user without the right to override modes; these parts alone share the directory.
         path.chmod(0o666)
         listener.listen(4)
     except OSError as error:
         listener.close()
-        raise UserError(f"cannot listen on --reader-socket {path}: {error.strerror or error}") from error
+        raise UserError(f"cannot listen on --{name}-socket {path}: {error.strerror or error}") from error
     return listener
 
 
 def answer(node: Node, path: Path) -> None:
-    """Connect to the server and answer it, for ever; after a loss, connect again."""
+    """Connect to the server and answer it with readings, for ever; after a loss, connect again."""
+    check_path("reader", path)
+    _answer(node.read, tuple[Target, ...], path)
+
+
+def answer_plans(adopt: Callable[[Plan], Report], path: Path) -> None:
+    """Connect to the server and take its plans, for ever; after a loss, connect again."""
+    check_path("steerer", path)
+    _answer(adopt, Plan, path)
+
+
+def check_path(name: str, path: Path) -> None:
+    """Raises SettingsError for a path that no socket can have."""
     if len(os.fsencode(path)) > 107:
-        raise SettingsError(f"--reader-socket {path}: at most 107 bytes are accepted")
+        raise SettingsError(f"--{name}-socket {path}: at most 107 bytes are accepted")
+
+
+def _answer(respond: Callable[[Q], object], kind: type[Q], path: Path) -> None:
     wait, said = _RETRY_SECONDS[0], ""
     while True:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -169,7 +212,7 @@ def answer(node: Node, path: Path) -> None:
             _log.info("server_connected", socket=str(path))
             wait, said = _RETRY_SECONDS[0], ""
             while True:
-                channel.send(node.read(channel.receive(tuple[Target, ...], None)))
+                channel.send(respond(channel.receive(kind, None)))
         except (LinkDown, OSError) as error:
             if str(error) != said:
                 said = str(error)

@@ -352,6 +352,32 @@ def _own_node(view: View) -> Iterator[Metric]:
         (),
         [((), len({(found.uid, found.container) for found in view.unprotected}))],
     )
+    if view.steered:
+        report = view.steering
+        yield gauge(
+            "isolator_monitor_steering",
+            "Whether the part answers that tells containers their PIDs on the node and who comes first",
+            (),
+            [((), int(report is not None))],
+        )
+        yield gauge(
+            "isolator_monitor_steered_processes",
+            "Processes that know their PID on the node from it",
+            (),
+            [((), report.told if report else None)],
+        )
+        yield gauge(
+            "isolator_monitor_steered_to_give_way",
+            "Containers that give way to one of priority 0 on their GPU",
+            (),
+            [((), report.giving_way if report else None)],
+        )
+        yield counter(
+            "isolator_monitor_steering_failures",
+            "Regions that could not be opened or written for that, by kind",
+            ("kind",),
+            [((kind,), count) for kind, count in sorted(report.failures.items())] if report else [],
+        )
     yield gauge("isolator_monitor_pods", "Pods on this node that have not ended", (), [((), view.pods)])
     yield gauge(
         "isolator_monitor_pods_confirmed_timestamp_seconds",

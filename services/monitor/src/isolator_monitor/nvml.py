@@ -19,6 +19,8 @@ T = TypeVar("T")
 _GONE = (pynvml.NVML_ERROR_UNINITIALIZED, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
 _PERHAPS_GONE = (pynvml.NVML_ERROR_UNKNOWN, pynvml.NVML_ERROR_GPU_IS_LOST)
 _INITIALISE_AGAIN_SECONDS = 30.0
+_SAMPLES_SECONDS = 2.0
+"""How far back samples of processes are asked for: the newest of each counts, and NVML's windows are up to a second."""
 
 
 class Nvml:
@@ -29,7 +31,6 @@ class Nvml:
         self._lost = False
         self._initialised = 0.0
         self._failures: Counter[str] = Counter()
-        self._sampled: dict[str, int] = {}
 
     def read(self) -> GpuReading:
         """The GPUs of now."""
@@ -67,17 +68,16 @@ class Nvml:
             memory_total=None if memory is None else int(memory.total),
             memory_used=None if memory is None else int(memory.used),
             utilization=None if utilization is None else int(utilization.gpu),
-            processes=None if processes is None else self._processes(uuid, handle, processes),
+            processes=None if processes is None else self._processes(handle, processes),
             mig=self._mig(handle),
         )
 
-    def _processes(self, uuid: str, handle: Any, processes: list[Any]) -> tuple[GpuProcess, ...]:
-        samples = self._ask(pynvml.nvmlDeviceGetProcessUtilization, handle, self._sampled.get(uuid, 0))
-        busy: dict[int, int] | None = None
+    def _processes(self, handle: Any, processes: list[Any]) -> tuple[GpuProcess, ...]:
+        since = int((time.time() - _SAMPLES_SECONDS) * 1e6)
+        samples: list[Any] | None = self._ask(pynvml.nvmlDeviceGetProcessUtilization, handle, since, not_found=[])
+        busy = None
         if samples is not None:
-            samples.sort(key=lambda sample: sample.timeStamp)
-            self._sampled[uuid] = samples[-1].timeStamp if samples else 0
-            busy = {sample.pid: sample.smUtil for sample in samples}
+            busy = {sample.pid: sample.smUtil for sample in sorted(samples, key=lambda sample: sample.timeStamp)}
         return tuple(
             GpuProcess(process.pid, process.usedGpuMemory, None if busy is None else busy.get(process.pid, 0))
             for process in processes
@@ -95,11 +95,13 @@ class Nvml:
                 found.append(uuid)
         return tuple(found)
 
-    def _ask(self, call: Callable[..., T], *arguments: Any) -> T | None:
+    def _ask(self, call: Callable[..., T], *arguments: Any, not_found: T | None = None) -> T | None:
         try:
             return call(*arguments)
         except pynvml.NVMLError as error:
-            if error.value not in (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NOT_FOUND):
+            if error.value == pynvml.NVML_ERROR_NOT_FOUND:
+                return not_found
+            if error.value != pynvml.NVML_ERROR_NOT_SUPPORTED:
                 self._failures[f"{call.__name__}: {error}"] += 1
             age = time.monotonic() - self._initialised
             if error.value in _GONE or (error.value in _PERHAPS_GONE and age > _INITIALISE_AGAIN_SECONDS):

@@ -4,13 +4,14 @@ import sys
 
 from isolator_core.errors import SettingsError
 from isolator_monitor import metrics, monitor
-from isolator_monitor.link import RemoteNode
+from isolator_monitor.link import RemoteNode, RemoteSteerer
 from isolator_monitor.node import Node
 from isolator_monitor.settings import NodeSettings, OnceSettings, ServeSettings
 from isolator_monitor.views import Views
 
 ONCE_PATIENCE_SECONDS = 10.0
 READER_PATIENCE_SECONDS = 30.0
+STEERER_PATIENCE_SECONDS = 2.0
 
 
 def serve(chosen: ServeSettings) -> int:
@@ -23,7 +24,9 @@ def serve(chosen: ServeSettings) -> int:
         )
     else:
         node = RemoteNode(chosen.reader_socket, max(3 * chosen.update_interval, READER_PATIENCE_SECONDS))
-    served = monitor.Monitor(Views(chosen, node).take, chosen.update_interval, legacy=chosen.legacy_metrics)
+    steerer = chosen.steerer_socket and RemoteSteerer(chosen.steerer_socket, STEERER_PATIENCE_SECONDS)
+    views = Views(chosen, node, steerer or None)
+    served = monitor.Monitor(views.take, chosen.update_interval, legacy=chosen.legacy_metrics)
     monitor.serve(served, chosen.listen_address, chosen.listen_port)
     return 0
 

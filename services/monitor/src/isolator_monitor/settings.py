@@ -10,8 +10,8 @@ from isolator_core.settings import PathList, Settings
 RESERVATION_NAMESPACE = "kai-resource-reservation"
 
 
-class NodeSettings(Settings):
-    """Where containers' files are on this node."""
+class RegionSettings(Settings):
+    """Where containers' regions are on this node."""
 
     kubelet_root: Path | None = Field(
         None,
@@ -21,6 +21,11 @@ class NodeSettings(Settings):
         (),
         description="directory of regions in hostPath volumes, ROOT/<pod uid>_<container>/usage.cache; may be repeated",
     )
+
+
+class NodeSettings(RegionSettings):
+    """What of containers is on this node."""
+
     host_dir: Path | None = Field(
         None, description="the directory on the host that holds libvgpu.so, to notice what stands in its place"
     )
@@ -59,6 +64,9 @@ class ServeSettings(OnceSettings):
         None,
         description="Unix socket to listen on for `read`, which then reads the node in place of this process",
     )
+    steerer_socket: Path | None = Field(
+        None, description="Unix socket to listen on for `steer`, which tells containers their PIDs and who comes first"
+    )
     update_interval: float = Field(5.0, gt=0, le=3600, description="seconds from one reading to the next")
 
 
@@ -67,6 +75,12 @@ class ReadSettings(NodeSettings):
 
     reader_socket: Path = Field(description="Unix socket on which `serve` listens")
     nvml_patience: float = Field(5.0, gt=0, le=600, description="seconds after which NVML counts as hanging")
+
+
+class SteerSettings(RegionSettings):
+    """Settings of `steer`."""
+
+    steerer_socket: Path = Field(description="Unix socket on which `serve` listens")
 
 
 class TopSettings(Settings):

@@ -8,6 +8,7 @@ from isolator_core.region import Kind
 from isolator_monitor import containers, protection
 from isolator_monitor.containers import ContainerState, Identities
 from isolator_monitor.node import NodeReading
+from isolator_monitor.plan import Report
 from isolator_monitor.pods import Pod
 from isolator_monitor.protection import Unprotected
 
@@ -31,6 +32,10 @@ class View:
     """By kind."""
     pods_failures: dict[str, int]
     """How often the API server failed to tell of pods, by reason."""
+    steering: Report | None = None
+    """What the steerer did last; None without one, or where it does not answer."""
+    steered: bool = False
+    """A steerer belongs to this monitor."""
 
 
 @dataclass

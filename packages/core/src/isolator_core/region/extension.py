@@ -40,7 +40,12 @@ class Device(LittleEndianStructure):
         ("last_refused", c_uint64),
         ("reserved2", c_char * 16),
         ("throttled", c_uint64),
-        ("reserved3", c_char * 376),
+        ("order", c_uint64),
+        ("reserved3", c_char * 48),
+        ("balance", c_int64),
+        ("refilled_at", c_uint64),
+        ("refilled", c_uint64),
+        ("reserved4", c_char * 296),
     )
 
 
@@ -54,11 +59,12 @@ class Slot(LittleEndianStructure):
         ("pid_namespace", c_uint64),
         ("image", c_uint64),
         ("attached", c_uint64),
-        ("host_pid", c_uint32),
+        ("reserved1", c_uint32),
         ("flags", c_uint32),
         ("throttled", c_uint64),
         ("name", c_char * 16),
-        ("reserved", c_char * 56),
+        ("host", c_uint64),
+        ("reserved2", c_char * 48),
     )
 
 

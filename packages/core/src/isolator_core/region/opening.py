@@ -55,8 +55,10 @@ def open_beneath(root: Path, *names: str) -> Iterator[int]:
 
 
 @contextmanager
-def open_regular(directory: int, name: str, *, twin: str | None = None) -> Iterator[tuple[int, os.stat_result]]:
-    """A read-only descriptor of the regular file `name` in `directory`, and what `fstat` says of it.
+def open_regular(
+    directory: int, name: str, *, twin: str | None = None, writable: bool = False
+) -> Iterator[tuple[int, os.stat_result]]:
+    """A descriptor of the regular file `name` in `directory`, read-only if not `writable`, and what `fstat` says of it.
 
     A file that has hard links is refused, since it may be another tenant's; `twin` is the name in the same directory
     that it may bear as well. Raises RegionError.
@@ -74,7 +76,8 @@ def open_regular(directory: int, name: str, *, twin: str | None = None) -> Itera
         if found.st_nlink > 1 and not (found.st_nlink == 2 and _is_same(directory, twin, found)):
             raise RegionError(Kind.LINK, f"{name} has {found.st_nlink} hard links")
         try:
-            descriptor = os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+            access = os.O_RDWR if writable else os.O_RDONLY
+            descriptor = os.open(f"/proc/self/fd/{place}", access | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         except OSError as error:
             raise as_region_error(error, name) from error
     finally:

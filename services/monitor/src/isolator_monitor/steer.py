@@ -1,0 +1,220 @@
+"""`isolator-monitor steer`: write into containers' regions what only the node knows.
+
+A part of its own, since the others must not be able to write a tenant's file: it has no API token and no listener, and
+opens nothing but the regions that the server names (`plan.py`).
+"""
+
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar, TypeVarTuple
+
+import structlog
+
+from isolator_core.region import Kind, RegionError, open_beneath
+from isolator_monitor import link
+from isolator_monitor.orders import AGAIN_NS, Order, Work
+from isolator_monitor.plan import FIRST, Plan, Report, Steered
+from isolator_monitor.readings import Roots
+from isolator_monitor.settings import SteerSettings
+from isolator_monitor.steered import SteeredRegion, open_region
+from isolator_monitor.targets import Root
+
+_log = structlog.get_logger()
+
+T = TypeVar("T")
+A = TypeVarTuple("A")
+
+LOOK_NS = 1_000_000_000
+"""From one look for new regions and processes to the next."""
+ORDER_NS = 500_000
+"""From one look at who works to the next, while someone does; a thirtieth of a core goes into it."""
+IDLE_NS = 20_000_000
+"""The same when no container of priority 0 has launched for `ACTIVE_NS`."""
+ACTIVE_NS = 10_000_000_000
+REST_NS = 5_000_000_000
+"""HAMi's monitor counts `recent_kernel` down that often."""
+AVOID_NS = 60_000_000_000
+"""A region whose locks take too long to look through is left alone for that long."""
+
+_Key = tuple[str, str]
+
+
+@dataclass
+class _Given:
+    """The order that stands in a region."""
+
+    region: SteeredRegion
+    device: int
+    order: Order = Order.NONE
+    given_ns: int = 0
+
+
+@dataclass
+class _Card:
+    """One GPU on which some give way to others."""
+
+    first: dict[_Key, tuple[SteeredRegion, int]] = field(default_factory=dict)
+    others: dict[_Key, _Given] = field(default_factory=dict)
+
+
+class Steering:
+    """The regions of the last plan."""
+
+    def __init__(self, roots: Roots) -> None:
+        self._roots = roots
+        self._plan = Plan()
+        self._report = Report()
+        self._failures: Counter[str] = Counter()
+        self._regions: dict[_Key, SteeredRegion] = {}
+        self._avoided: dict[_Key, int] = {}
+        self._cards: dict[str, _Card] = {}
+        self._work: dict[tuple[_Key, str], Work] = {}
+        self._shown: Plan | None = None
+        self._rested_ns = 0
+        self._look_ns = 0
+
+    def adopt(self, plan: Plan) -> Report:
+        """Go by another plan; what was done last. For any thread."""
+        self._plan = plan
+        return self._report
+
+    def step(self, now_ns: int) -> int:
+        """Do what is due at a time of the monotonic clock; when there is something to do again."""
+        if now_ns >= self._look_ns:
+            self._look(now_ns)
+            self._look_ns = now_ns + LOOK_NS
+        self._give_orders(now_ns)
+        if not self._cards:
+            return self._look_ns
+        active = any(now_ns - work.launched_ns < ACTIVE_NS for work in self._work.values() if work.launched_ns)
+        return min(now_ns + (ORDER_NS if active else IDLE_NS), self._look_ns)
+
+    def close(self) -> None:
+        """Take back the orders and let go of the regions."""
+        for card in self._cards.values():
+            for key, given in card.others.items():
+                self._try(key, given.region.give, given.device, Order.NONE, 0)
+        self._replace({})
+
+    def _look(self, now_ns: int) -> None:
+        plan = self._plan
+        regions: dict[_Key, SteeredRegion] = {}
+        for steered in plan.containers:
+            key = (steered.uid, steered.container)
+            if self._avoided.get(key, 0) <= now_ns:
+                region = self._open(steered, now_ns)
+                if region:
+                    regions[key] = region
+        self._replace(regions)
+        self._avoided = {key: until for key, until in self._avoided.items() if until > now_ns}
+        if plan is not self._shown:
+            self._shown = plan
+            self._show_busy(plan)
+        if now_ns - self._rested_ns >= REST_NS:
+            self._rested_ns = now_ns
+            for key, region in regions.items():
+                self._try(key, region.let_rest)
+        self._meet(plan)
+        self._report = Report(
+            told=sum(len(region.owners) for region in regions.values()),
+            giving_way=len({key for card in self._cards.values() for key in card.others}),
+            failures=dict(self._failures),
+        )
+
+    def _open(self, steered: Steered, now_ns: int) -> SteeredRegion | None:
+        """The region in the first place that has one."""
+        for place in steered.region:
+            for root in self._roots.get(place.root, ()):
+                try:
+                    with open_beneath(root, *place.names) as directory:
+                        return open_region(directory)
+                except RegionError as error:
+                    if error.kind is not Kind.ABSENT:
+                        self._failures[str(error.kind)] += 1
+                    if error.kind is Kind.LOCKS:
+                        self._avoided[steered.uid, steered.container] = now_ns + AVOID_NS
+        return None
+
+    def _replace(self, regions: dict[_Key, SteeredRegion]) -> None:
+        for region in self._regions.values():
+            region.close()
+        self._regions = regions
+
+    def _show_busy(self, plan: Plan) -> None:
+        for key, region in self._regions.items():
+            for device, uuid in enumerate(region.uuids):
+                if uuid in plan.busy:
+                    self._try(key, region.show_busy, device, plan.busy[uuid])
+
+    def _meet(self, plan: Plan) -> None:
+        """Find the cards on which living containers of both priorities are."""
+        before = {(uuid, key): given for uuid, card in self._cards.items() for key, given in card.others.items()}
+        cards: dict[str, _Card] = {}
+        for steered in plan.containers:
+            key = (steered.uid, steered.container)
+            region = self._regions.get(key)
+            if not region or not region.owners:
+                continue
+            for device, uuid in enumerate(region.uuids):
+                card = cards.setdefault(uuid, _Card())
+                if steered.priority != FIRST:
+                    old = before.get((uuid, key))
+                    standing = (old.order, old.given_ns) if old else (Order.NONE, 0)
+                    card.others[key] = _Given(region, device, *standing)
+                elif uuid in steered.cards:
+                    card.first[key] = (region, device)
+        for card in cards.values():
+            for key, given in card.others.items():
+                if given.order and not card.first:
+                    self._try(key, given.region.give, given.device, Order.NONE, 0)
+        self._cards = {uuid: card for uuid, card in cards.items() if card.first and card.others}
+        here = {(key, uuid) for uuid, card in self._cards.items() for key in card.first}
+        self._work = {at: self._work.get(at) or Work() for at in here}
+
+    def _give_orders(self, now_ns: int) -> None:
+        for uuid, card in self._cards.items():
+            order = Order.NONE
+            for key, (region, device) in card.first.items():
+                work = self._work[key, uuid]
+                paid = self._try(key, region.paid, device)
+                if paid is not None:
+                    work.observe(now_ns, paid)
+                order = max(order, work.order(now_ns))
+            for key, given in card.others.items():
+                if order != given.order or now_ns - given.given_ns >= AGAIN_NS:
+                    given.order, given.given_ns = order, now_ns
+                    self._try(key, given.region.give, given.device, order, now_ns)
+
+    def _try(self, key: _Key, do: Callable[[*A], T], *arguments: *A) -> T | None:
+        """A fault with one region costs that one alone."""
+        try:
+            return do(*arguments)
+        except RegionError as error:
+            self._failures[str(error.kind)] += 1
+            _log.debug("region_not_written", uid=key[0], container=key[1], error=str(error))
+            return None
+
+
+def steer(chosen: SteerSettings) -> int:
+    """Steer until SIGTERM."""
+    link.check_path("steerer", chosen.steerer_socket)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    kubelet = [chosen.kubelet_root] if chosen.kubelet_root else []
+    for root in (*kubelet, *chosen.region_root):
+        if not root.is_dir():
+            _log.warning("root_missing", root=str(root))
+    steering = Steering({Root.KUBELET: kubelet, Root.REGIONS: chosen.region_root})
+    threading.Thread(target=link.answer_plans, args=(steering.adopt, chosen.steerer_socket), daemon=True).start()
+    try:
+        while True:
+            now_ns = time.monotonic_ns()
+            time.sleep(max(steering.step(now_ns) - now_ns, 0) / 1e9)
+    except (SystemExit, KeyboardInterrupt):
+        steering.close()
+        _log.info("stopped")
+    return 0

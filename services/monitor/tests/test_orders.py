@@ -1,0 +1,56 @@
+"""What a container of priority 0 does, and what it means for the others on its card."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isolator_monitor.orders import LINGER_NS, LONGEST_NS, MILLISECOND, RESTING_NS, Order, Work
+
+BEGIN = 10**15
+
+
+def work_of(*launches: tuple[int, int]) -> Work:
+    """Launches as (milliseconds since the beginning, milliseconds that they cost)."""
+    work, paid = Work(), 0
+    work.observe(BEGIN, paid)
+    for at, cost in launches:
+        paid += cost * MILLISECOND
+        work.observe(BEGIN + at * MILLISECOND, paid)
+    return work
+
+
+def test_what_was_launched_before_the_first_look_is_done() -> None:
+    work = Work()
+    work.observe(BEGIN, 10**18)
+    assert work.order(BEGIN) == Order.BOUNDED
+
+
+def test_others_hold_while_the_work_lasts_and_may_do_little_until_it_rests() -> None:
+    work = work_of((100, 10))
+    end = BEGIN + 110 * MILLISECOND + LINGER_NS
+    assert work.order(end - 1) == Order.HOLD
+    assert work.order(end) == Order.SHORT
+    assert work.order(BEGIN + 100 * MILLISECOND + RESTING_NS - 1) == Order.SHORT
+    assert work.order(BEGIN + 100 * MILLISECOND + RESTING_NS) == Order.BOUNDED
+
+
+def test_launches_queue() -> None:
+    work = work_of((100, 10), (101, 10), (150, 10))
+    assert work.until_ns == BEGIN + 160 * MILLISECOND
+
+
+def test_a_region_that_was_made_anew_counts_from_there() -> None:
+    work = work_of((100, 10))
+    work.observe(BEGIN + 200 * MILLISECOND, 3)
+    assert work.order(BEGIN + 200 * MILLISECOND) == Order.SHORT
+    work.observe(BEGIN + 300 * MILLISECOND, 3 + MILLISECOND)
+    assert work.until_ns == BEGIN + 301 * MILLISECOND
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**12), st.integers(-(1 << 64), 1 << 64)), max_size=20))
+def test_no_claim_holds_others_for_long(claims: list[tuple[int, int]]) -> None:
+    """A tenant writes what it likes."""
+    work, now = Work(), BEGIN
+    for later, paid in claims:
+        now += later
+        work.observe(now, paid)
+    assert work.order(now + LONGEST_NS + LINGER_NS) != Order.HOLD
