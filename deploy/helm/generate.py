@@ -21,10 +21,10 @@ EVERYWHERE = (
     "commonLabels", "commonAnnotations", "rbac", "networkPolicy",
 )  # fmt: skip
 THIN = {
-    "webhook": ("paths", "metrics", "kai", "service", "policies", "priorityQuota", "test", "tls", "webhook"),
+    "webhook": ("paths", "volumes", "metrics", "kai", "service", "policies", "priorityQuota", "test", "tls", "webhook"),
     "vramd": ("metrics", "vramd"),
-    "libsync": ("paths", "metrics", "priorityQuota", "librarySync", "cleaner"),
-    "monitor": ("paths", "kai", "priorityQuota", "monitor"),
+    "libsync": ("paths", "volumes", "metrics", "priorityQuota", "librarySync", "cleaner"),
+    "monitor": ("paths", "volumes", "kai", "priorityQuota", "monitor"),
 }
 OFF_IN_UMBRELLA = "# Install the monitor.\n  enabled: false"
 FILES = {"rules.yaml": "rules/kai-resource-isolator.yaml", "dashboard.json": "dashboards/gpu-shares.json"}

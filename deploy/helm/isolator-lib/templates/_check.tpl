@@ -7,12 +7,35 @@ values.yaml by `python -m deploy.helm.generate`.
 {{- $known := .Files.Get "known.json" | fromJson -}}
 {{- include "isolator.checkRetired" . -}}
 {{- include "isolator.checkLevel" (dict "given" .Values "tree" $known.tree "above" "" "paths" $known.paths) -}}
+{{- include "isolator.checkLibrary" . -}}
 {{- with .Values.tls -}}
 {{- if and .certManager.enabled .existingSecret -}}
 {{- fail "tls.certManager.enabled and tls.existingSecret are both set: the webhook has one certificate, so set one of them" -}}
 {{- end -}}
 {{- if and .existingSecret (not .caBundle) -}}
 {{- fail "tls.existingSecret is set without tls.caBundle: the API server needs the certificate authority (PEM) of that Secret" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Where a pod's library comes from: hostPath or image. A thin chart may have no say in it. */}}
+{{- define "isolator.libraryFrom" -}}
+{{- (.Values.volumes | default dict).library | default "hostPath" -}}
+{{- end -}}
+
+{{/* libsync has something to do on nodes: the library's files, or the directory of regions. */}}
+{{- define "isolator.libsyncNeeded" -}}
+{{- if and .Values.librarySync.enabled (or (eq (include "isolator.libraryFrom" .) "hostPath") (eq ((.Values.volumes | default dict).region | default "") "hostPath")) -}}true{{- end -}}
+{{- end -}}
+
+{{/* Image volumes: feature gate ImageVolume since Kubernetes 1.31, on by default since 1.35. */}}
+{{- define "isolator.checkLibrary" -}}
+{{- if eq (include "isolator.libraryFrom" .) "image" -}}
+{{- $version := .Capabilities.KubeVersion.Version -}}
+{{- if semverCompare "<1.31.0-0" $version -}}
+{{- fail (printf "volumes.library is image: Kubernetes %s has no image volumes, 1.31 and later have; use hostPath" $version) -}}
+{{- else if and (semverCompare "<1.35.0-0" $version) (not .Values.volumes.imageVolumeGate) -}}
+{{- fail (printf "volumes.library is image: Kubernetes %s has image volumes only with the feature gate ImageVolume in the API server and every kubelet; with it set volumes.imageVolumeGate, without it use hostPath" $version) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

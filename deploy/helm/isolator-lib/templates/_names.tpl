@@ -22,9 +22,9 @@
 {{- .Values.namespaceOverride | default .Release.Namespace -}}
 {{- end -}}
 
-{{/* The values of a part. */}}
+{{/* The values of a part; the library, an image that pods mount, is one of those that have an image. */}}
 {{- define "isolator.partKey" -}}
-{{- if eq .part "libsync" -}}librarySync{{- else -}}{{ .part }}{{- end -}}
+{{- get (dict "libsync" "librarySync" "library" "volumes") .part | default .part -}}
 {{- end -}}
 
 {{/* Workloads have names of their own: upstream's selectors cannot be changed by an upgrade. */}}
@@ -86,4 +86,9 @@ annotations:
 
 {{- define "isolator.pullPolicy" -}}
 {{- (get .root.Values (include "isolator.partKey" .)).image.pullPolicy | default .root.Values.image.pullPolicy -}}
+{{- end -}}
+
+{{/* "true" where each container's region is its own directory of the node. */}}
+{{- define "isolator.regionsOnNode" -}}
+{{- if eq ((.Values.volumes | default dict).region | default "emptyDir") "hostPath" -}}true{{- end -}}
 {{- end -}}

@@ -9,7 +9,7 @@ kai-resource-isolator {{ .Chart.AppVersion }} is installed in namespace {{ $name
 {{- with .Values.vramd }}{{ if .enabled }}
   vramd     Deployment {{ include "isolator.workload" (dict "root" $ "part" "vramd") }}
 {{- end }}{{ end }}
-{{- with .Values.librarySync }}{{ if .enabled }}
+{{- with .Values.librarySync }}{{ if include "isolator.libsyncNeeded" $ }}
   libsync   DaemonSet {{ include "isolator.workload" (dict "root" $ "part" "libsync") }}; the library lies in {{ $.Values.paths.hostDir }} on each node
 {{- end }}{{ end }}
 {{- if and (.Values.cleaner | default dict).enabled (eq ((.Values.volumes | default dict).region | default "") "hostPath") }}

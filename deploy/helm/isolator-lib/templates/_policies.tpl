@@ -12,6 +12,11 @@ kai-resource-isolator.io in a namespace (cluster-admin may everything) is exempt
 authorizer.group('kai-resource-isolator.io').resource('limits').namespace(request.namespace).check('update').allowed()
 {{- end -}}
 
+{{/* Where a container mounts its library from the source that is chosen: the file, or the image whole. */}}
+{{- define "isolator.libraryMount" -}}
+{{- if eq (include "isolator.libraryFrom" .) "image" -}}{{ .Values.paths.containerVgpuMount }}{{- else -}}{{ .Values.paths.containerVgpuMount }}/libvgpu.so{{- end -}}
+{{- end -}}
+
 {{/* One policy and its binding: dict root, name, spec, and optional bindings (extra matchResources). */}}
 {{- define "isolator.policy" -}}
 ---
@@ -66,6 +71,11 @@ validations:
     message: >-
       annotations kai-resource-isolator.io/request.* hold the pod's GPU limits and do not change after creation; who may
       update limits.kai-resource-isolator.io in this namespace may change them
+  - expression: >-
+      !('kai-resource-isolator.io/preload' in variables.before) || ('kai-resource-isolator.io/preload' in variables.now &&
+      variables.now['kai-resource-isolator.io/preload'] == variables.before['kai-resource-isolator.io/preload'])
+    reason: Forbidden
+    message: annotation kai-resource-isolator.io/preload is what loads the library into the pod's containers and does not change
 {{- end -}}
 
 {{- define "isolator.limitsPolicy" -}}
@@ -99,7 +109,8 @@ validations:
 {{/*
 A pod that asks for a share must leave admission with its mounts. The fraction container is found as KAI finds it
 (gpu-fraction-container-name, init containers first, else the first container); per-container annotations name theirs.
-With webhook.onInternalError: warn, it warns: the webhook then lets such pods in on purpose.
+With webhook.onInternalError: warn, it warns: the webhook then lets such pods in on purpose. Whichever source of the
+library is chosen, both are let in, so that none is refused while the webhook's replicas change from one to the other.
 */}}
 {{- define "isolator.mountsPolicy" -}}
 {{- $dir := .Values.paths.containerVgpuMount -}}
@@ -132,6 +143,12 @@ variables:
     expression: "(has(object.spec.initContainers) ? object.spec.initContainers : []) + object.spec.containers"
   - name: volumes
     expression: "has(object.spec.volumes) ? object.spec.volumes : []"
+  - name: fromImage
+    expression: "variables.volumes.exists(v, v.name == 'kai-resource-isolator-lib' && has(v.image))"
+  - name: library
+    expression: "variables.fromImage ? '{{ $dir }}' : '{{ $dir }}/libvgpu.so'"
+  - name: preload
+    expression: "variables.fromImage ? 'ld.so.preload' : ''"
   - name: fraction
     expression: >-
       'gpu-fraction-container-name' in object.metadata.annotations ?
@@ -146,8 +163,9 @@ validations:
       variables.optedOut || (variables.sharing.size() > 0 ||
       !('gpu-memory' in object.metadata.annotations || 'gpu-fraction' in object.metadata.annotations)) &&
       variables.sharing.all(c, has(c.volumeMounts) &&
-      c.volumeMounts.exists(m, m.mountPath == '{{ $dir }}/libvgpu.so' && m.name == 'kai-resource-isolator-lib' && has(m.readOnly) && m.readOnly) &&
-      c.volumeMounts.exists(m, m.mountPath == '/etc/ld.so.preload' && m.name == 'kai-resource-isolator-preload' && has(m.readOnly) && m.readOnly) &&
+      c.volumeMounts.exists(m, m.mountPath == variables.library && m.name == 'kai-resource-isolator-lib' && has(m.readOnly) && m.readOnly) &&
+      c.volumeMounts.exists(m, m.mountPath == '/etc/ld.so.preload' && m.name == 'kai-resource-isolator-preload' && has(m.readOnly) && m.readOnly &&
+      (has(m.subPath) ? m.subPath : '') == variables.preload) &&
       c.volumeMounts.exists(m, m.mountPath == '{{ $dir }}/limits' && m.name.startsWith('kai-resource-isolator-limits-') && has(m.readOnly) && m.readOnly))
     reason: Forbidden
     message: >-
@@ -155,11 +173,18 @@ validations:
       webhook of kai-resource-isolator was not called, or a later webhook removed them
   - expression: >-
       variables.optedOut || variables.volumes.all(v, (v.name != 'kai-resource-isolator-lib' ||
-      (has(v.hostPath) && v.hostPath.path == '{{ .Values.paths.hostDir }}/libvgpu.so')) &&
+      (has(v.hostPath) && v.hostPath.path == '{{ .Values.paths.hostDir }}/libvgpu.so') ||
+      (has(v.image) && v.image.reference == '{{ include "isolator.image" (dict "root" . "part" "library") }}')) &&
       (v.name != 'kai-resource-isolator-preload' ||
-      (has(v.hostPath) && v.hostPath.path == '{{ .Values.paths.hostDir }}/ld.so.preload')))
+      (has(v.hostPath) && v.hostPath.path == '{{ .Values.paths.hostDir }}/ld.so.preload') ||
+      (has(v.projected) && v.projected.sources.all(s, has(s.downwardAPI) && s.downwardAPI.items.all(i, has(i.fieldRef) &&
+      i.fieldRef.fieldPath == "metadata.annotations['kai-resource-isolator.io/preload']")) &&
+      'kai-resource-isolator.io/preload' in object.metadata.annotations &&
+      object.metadata.annotations['kai-resource-isolator.io/preload'] == '{{ $dir }}/libvgpu.so\n')))
     reason: Forbidden
-    message: volumes kai-resource-isolator-lib and kai-resource-isolator-preload must be the node's library and preload file
+    message: >-
+      volumes kai-resource-isolator-lib and kai-resource-isolator-preload must be the node's library and preload file, or
+      the library's image and the annotation that names it
   - expression: >-
       variables.optedOut || variables.volumes.all(v, !v.name.startsWith('kai-resource-isolator-limits-') || (has(v.projected) &&
       v.projected.sources.exists(s, has(s.downwardAPI) && s.downwardAPI.items.exists(i, i.path == 'request' && has(i.fieldRef) &&
@@ -168,6 +193,24 @@ validations:
       ('kai-resource-isolator.io/request.' + v.name.substring('kai-resource-isolator-limits-'.size())) in object.metadata.annotations))
     reason: Forbidden
     message: volumes kai-resource-isolator-limits-* must project the request annotation of their container
+  {{- /* Both kinds of volumes, since pods of both come in while a release changes from one to the other. */}}
+  - expression: >-
+      variables.optedOut || variables.volumes.all(v, !v.name.startsWith('kai-resource-isolator-region-') || has(v.emptyDir) ||
+      (has(v.hostPath) && v.hostPath.path == '{{ .Values.paths.hostDir }}/containers'))
+    reason: Forbidden
+    message: volumes kai-resource-isolator-region-* must be of the pod's own, or the node's directory of regions
+  - expression: >-
+      variables.optedOut || !variables.volumes.exists(v, v.name.startsWith('kai-resource-isolator-region-') && has(v.hostPath)) ||
+      variables.all.all(c, !has(c.volumeMounts) ||
+      !c.volumeMounts.exists(m, m.name.startsWith('kai-resource-isolator-region-')) ||
+      c.volumeMounts.all(m, !m.name.startsWith('kai-resource-isolator-region-') ||
+      (has(m.subPathExpr) && m.subPathExpr == '$(POD_UID)_' + c.name)) &&
+      has(c.env) && c.env.exists(e, e.name == 'POD_UID') && c.env.all(e, e.name != 'POD_UID' ||
+      (has(e.valueFrom) && has(e.valueFrom.fieldRef) && e.valueFrom.fieldRef.fieldPath == 'metadata.uid')))
+    reason: Forbidden
+    message: >-
+      of the node's directory of regions a container may mount its own part alone, by the subPathExpr $(POD_UID)_NAME with
+      POD_UID from metadata.uid
 {{- end -}}
 
 {{- define "isolator.policies" -}}

@@ -66,7 +66,7 @@ spec:
         capabilities: {drop: [ALL]}
       env:
         - {name: TEST_NAMESPACE, value: {{ .Values.test.namespace | quote }}}
-        - {name: LIBRARY, value: {{ printf "%s/libvgpu.so" .Values.paths.containerVgpuMount | quote }}}
+        - {name: LIBRARY, value: {{ include "isolator.libraryMount" . | quote }}}
       command: [/opt/isolator/bin/python, -c]
       args:
         - |

@@ -87,6 +87,13 @@ spec:
             - --metrics-port={{ $values.metricsPort }}
             - --host-dir={{ .Values.paths.hostDir }}
             - --container-dir={{ .Values.paths.containerVgpuMount }}
+            - --library={{ .Values.volumes.library }}
+            {{- if eq .Values.volumes.library "image" }}
+            - --library-image={{ include "isolator.image" (dict "root" . "part" "library") }}
+            - --library-image-pull-policy={{ include "isolator.pullPolicy" (dict "root" . "part" "library") }}
+            - --{{ ternary "" "no-" .Values.volumes.imageVolumeGate }}image-volume-gate
+            {{- end }}
+            - --region={{ ternary "hostPath" "emptyDir" (eq (include "isolator.regionsOnNode" .) "true") }}
             - --region-size-mib={{ $values.regionSizeMib }}
             - --fraction-of={{ $values.fractionOf }}
             - --hami-resources={{ $values.hamiResources }}
@@ -192,13 +199,35 @@ metadata:
 {{- if eq (include "isolator.certificateFrom" .) "certManager" }}
 {{- $name := include "isolator.certificateSecret" . }}
 {{- if not .Values.tls.certManager.issuerRef }}
+{{- $authority := printf "%s-webhook-authority" (include "isolator.fullname" .) }}
+---
+# An authority that outlives the certificates: were each signed by itself, the API server would trust the next one before
+# the webhook serves it, and refuse sharing pods until then.
+apiVersion: cert-manager.io/v1
+kind: Issuer
+metadata:
+  {{- include "isolator.metadata" (merge (dict "name" $authority) $part) | nindent 2 }}
+spec:
+  selfSigned: {}
+---
+apiVersion: cert-manager.io/v1
+kind: Certificate
+metadata:
+  {{- include "isolator.metadata" (merge (dict "name" $authority) $part) | nindent 2 }}
+spec:
+  isCA: true
+  commonName: {{ $authority }}
+  secretName: {{ $authority }}
+  duration: {{ mul 24 .Values.tls.authorityDays }}h
+  privateKey: {algorithm: ECDSA}
+  issuerRef: {name: {{ $authority }}, kind: Issuer}
 ---
 apiVersion: cert-manager.io/v1
 kind: Issuer
 metadata:
   {{- include "isolator.metadata" (merge (dict "name" $name) $part) | nindent 2 }}
 spec:
-  selfSigned: {}
+  ca: {secretName: {{ $authority }}}
 {{- end }}
 ---
 apiVersion: cert-manager.io/v1
@@ -207,6 +236,7 @@ metadata:
   {{- include "isolator.metadata" (merge (dict "name" $name) $part) | nindent 2 }}
 spec:
   secretName: {{ $name }}
+  duration: {{ mul 24 .Values.tls.leafDays }}h
   dnsNames:
     - {{ include "isolator.webhookHost" . }}
   privateKey: {algorithm: ECDSA, rotationPolicy: Always}
