@@ -5,6 +5,8 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,6 +52,15 @@ def test_a_thin_chart_renders_what_the_umbrella_renders_for_its_service(chart: s
     alone = template({}, CHARTS / chart)
     assert of_service(alone)
     assert of_service(alone) == of_service(umbrella)
+
+
+@pytest.mark.parametrize("helm", [3, 4])
+@pytest.mark.parametrize("chart", ["kai-resource-isolator", *THIN])
+def test_a_packaged_chart_renders_what_its_folder_renders(chart: str, helm: int, tmp_path: Path) -> None:
+    command = [str(programs.ensure(f"helm{helm}")), "package", str(CHARTS / chart), "--destination", str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True)
+    (archive,) = tmp_path.iterdir()
+    assert template({}, archive, helm=helm) == template({}, CHARTS / chart, helm=helm)
 
 
 def test_both_helms_render_the_same() -> None:
@@ -238,12 +249,66 @@ def test_no_service_puts_variables_among_a_programs_settings() -> None:
     assert all(spec["enableServiceLinks"] is False for spec in specs)
 
 
+def pods_of(objects: list[Object]) -> dict[str, Object]:
+    """Pod templates by the name of their workload."""
+    workloads = of_kind(objects, "Deployment") + of_kind(objects, "DaemonSet")
+    return {item["metadata"]["name"]: item["spec"]["template"] for item in workloads}
+
+
+def selects(selector: Object, labels: Mapping[str, str]) -> bool:
+    return bool(selector["matchLabels"].items() <= labels.items())
+
+
+@pytest.mark.parametrize("case", GOLDEN)
+def test_network_policies_let_in_what_pods_listen_on_and_nothing_else(case: str) -> None:
+    objects = template(golden_values(case))
+    policies = of_kind(objects, "NetworkPolicy")
+    if not golden_values(case).get("networkPolicy", {}).get("enabled", True):
+        assert policies == []
+        return
+    for name, pod in pods_of(objects).items():
+        (policy,) = [item for item in policies if selects(item["spec"]["podSelector"], pod["metadata"]["labels"])]
+        assert policy["spec"]["policyTypes"] == ["Ingress"]
+        let_in = {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]}
+        assert let_in == {port["name"] for item in pod["spec"]["containers"] for port in item.get("ports", [])}, name
+
+
+@pytest.mark.parametrize("host_network", [False, True])
+def test_only_webhooks_ask_vramd_where_a_policy_can_tell_them(host_network: bool) -> None:
+    objects = template({"webhook": {"hostNetwork": host_network}})
+    (policy,) = [item for item in of_kind(objects, "NetworkPolicy") if item["metadata"]["name"].endswith("-vramd")]
+    (rule,) = [rule for rule in policy["spec"]["ingress"] if rule["ports"][0]["port"] == "grpc"]
+    if host_network:
+        assert "from" not in rule
+        return
+    (peer,) = rule["from"]
+    let_in = {name for name, pod in pods_of(objects).items() if selects(peer["podSelector"], pod["metadata"]["labels"])}
+    assert let_in == {"kai-resource-isolator-webhook-server"}
+
+
+def test_no_mount_of_the_nodes_own_mounts_holds_them() -> None:
+    """What is unmounted on the node must go in the container too, or a volume stays busy for as long as that runs."""
+    above = ("/", "/var/lib/kubelet", "/var/lib/kubelet/pods")
+    values = {"librarySync": {"checkNodeLibc": True}, "monitor": {"enabled": True}, "volumes": {"region": "hostPath"}}
+    found = 0
+    for pod in pods_of(template(values)).values():
+        volumes = pod["spec"].get("volumes", [])
+        wide = {volume["name"] for volume in volumes if volume.get("hostPath", {}).get("path") in above}
+        for container in pod["spec"]["containers"]:
+            for mount in container.get("volumeMounts", []):
+                if mount["name"] in wide:
+                    found += 1
+                    assert mount["mountPropagation"] == "HostToContainer"
+    assert found == 3
+
+
 def test_each_flag_and_variable_is_one_that_the_program_knows() -> None:
     """Every value that makes a flag is set, and the services' own parsers look at what comes out."""
     everything: dict[str, Any] = {
         "webhook": {"vramdTlsSecret": "a", "hostNetwork": True},
         "vramd": {"tlsSecret": "a", "perGpuVramMib": 15360},
         "librarySync": {"nodeLabel": "a/b", "nodeCondition": "a/c", "seLinuxType": "t", "checkNodeLibc": True},
+        "volumes": {"region": "hostPath"},
         "monitor": {"enabled": True, "legacyMetrics": True, "regionRoots": ["/regions"], "updateInterval": "1m30s"},
     }
     seen = set()
@@ -254,12 +319,14 @@ def test_each_flag_and_variable_is_one_that_the_program_knows() -> None:
             part = item["metadata"]["labels"]["app.kubernetes.io/component"]
             for container in item["spec"]["template"]["spec"]["containers"]:
                 command, *flags = container["args"]
-                known = words_of_help(part, command)
+                known = words_of_help("monitor" if part == "cleaner" else part, command)
                 assert {flag.partition("=")[0] for flag in flags} <= known
                 variables = {entry["name"] for entry in container.get("env", [])}
                 assert {name for name in variables if name.startswith("ISOLATOR_")} <= known
                 seen.add(f"{part} {command}")
-    assert seen == {"webhook serve", "vramd serve", "libsync run", "monitor serve", "monitor read"}
+    assert seen == {
+        "webhook serve", "vramd serve", "libsync run", "monitor serve", "monitor read", "cleaner clean",
+    }  # fmt: skip
 
 
 def words_of_help(part: str, command: str) -> set[str]:
