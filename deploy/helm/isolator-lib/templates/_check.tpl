@@ -25,7 +25,7 @@ values.yaml by `python -m deploy.helm.generate`.
 
 {{/* libsync has something to do on nodes: the library's files, or the directory of regions. */}}
 {{- define "isolator.libsyncNeeded" -}}
-{{- if and .Values.librarySync.enabled (or (eq (include "isolator.libraryFrom" .) "hostPath") (eq ((.Values.volumes | default dict).region | default "") "hostPath")) -}}true{{- end -}}
+{{- if and .Values.librarySync.enabled (or (eq (include "isolator.libraryFrom" .) "hostPath") (include "isolator.regionsOnNode" .)) -}}true{{- end -}}
 {{- end -}}
 
 {{/* Image volumes: feature gate ImageVolume since Kubernetes 1.31, on by default since 1.35. */}}
