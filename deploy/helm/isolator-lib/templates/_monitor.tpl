@@ -1,6 +1,7 @@
 {{/*
-The monitor: what reads tenants' files and what serves are two containers (uid 0 with one capability, no API token and
-no port; not root, with both), joined by a socket. Context: a root context.
+The monitor: what reads tenants' files, what writes a few words into them and what serves are containers of their own
+(uid 0 with one capability and with none, no API token and no port; not root, with both), joined by sockets.
+Context: a root context.
 */}}
 
 {{- define "isolator.monitor" -}}
@@ -41,6 +42,9 @@ spec:
             - --listen-address={{ .Values.listenAddress }}
             - --listen-port={{ $values.metricsPort }}
             - --reader-socket=/run/isolator/reader.sock
+            {{- if $values.steerer.enabled }}
+            - --steerer-socket=/run/isolator/steerer.sock
+            {{- end }}
             - --container-dir={{ .Values.paths.containerVgpuMount }}
             - --reservation-namespace={{ .Values.kai.reservationNamespace }}
             - --update-interval={{ include "isolator.seconds" (dict "path" "monitor.updateInterval" "value" $values.updateInterval) }}
@@ -110,6 +114,37 @@ spec:
         # By hand, since only the container that serves may have the token.
         - name: token
           projected:
+        {{- if $values.steerer.enabled }}
+        - name: steerer
+          {{- include "isolator.containerCommon" (merge (dict "security" (include "isolator.steererSecurity" . | fromJson)) $part) | nindent 10 }}
+          args:
+            - steer
+            - --log-level={{ .Values.logLevel }}
+            - --steerer-socket=/run/isolator/steerer.sock
+            - --kubelet-root=/kubelet
+            {{- range $index, $root := $values.regionRoots }}
+            - --region-root=/regions/{{ $index }}
+            {{- end }}
+            {{- if include "isolator.regionsOnNode" . }}
+            - --region-root=/regions/own
+            {{- end }}
+          {{- with $values.extraEnv }}
+          env:
+            {{- toYaml . | nindent 12 }}
+          {{- end }}
+          volumeMounts:
+            - {name: socket, mountPath: /run/isolator}
+            - {name: pods, mountPath: /kubelet/pods, mountPropagation: HostToContainer}
+            {{- range $index, $root := $values.regionRoots }}
+            - {name: regions-{{ $index }}, mountPath: /regions/{{ $index }}}
+            {{- end }}
+            {{- if include "isolator.regionsOnNode" . }}
+            - {name: regions, mountPath: /regions/own}
+            {{- end }}
+            {{- with $values.extraVolumeMounts }}
+            {{- toYaml . | nindent 12 }}
+            {{- end }}
+        {{- end }}
             defaultMode: 0444
             sources:
               - serviceAccountToken: {path: token, expirationSeconds: 3600}
@@ -122,6 +157,10 @@ spec:
         {{- range $index, $root := $values.regionRoots }}
         - name: regions-{{ $index }}
           hostPath: {path: {{ $root }}, type: DirectoryOrCreate}
+        {{- end }}
+        {{- if $values.steerer.enabled }}
+        - name: pods
+          hostPath: {path: {{ printf "%s/pods" (.Values.paths.kubeletRoot | trimSuffix "/") }}, type: Directory}
         {{- end }}
         {{- with $values.extraVolumes }}
         {{- toYaml . | nindent 8 }}
@@ -169,3 +208,8 @@ spec:
 - {apiGroups: [""], resources: [pods], verbs: [list, watch]}
 - {apiGroups: [""], resources: [events], verbs: [create]}
 {{- end -}}
+{{/* root passes the kubelet's directories as their owner; regions are every user's to write. */}}
+{{- define "isolator.steererSecurity" -}}
+{{- dict "runAsUser" 0 "runAsGroup" 0 "capabilities" (dict "drop" (list "ALL")) | toJson -}}
+{{- end -}}
+
