@@ -87,8 +87,8 @@ class Kubelet:
     def sync(self, pod: RunningPod) -> None:
         """Bring the files of the pod's projected volumes up to date with its manifest and with the ConfigMaps."""
         for volume in pod.manifest["spec"].get("volumes", []):
-            if volumes.kind(volume) not in ("hostPath", "emptyDir"):
-                volumes.set_up(self.api, self.root, pod.directory, pod.manifest, volume)
+            if volumes.kind(volume) not in (*volumes.NOT_MADE, "emptyDir"):
+                volumes.set_up(self.api, self.root, pod.directory, pod.manifest, volume, self.images)
 
     def restart(self, pod: RunningPod, name: str) -> Container:
         """End a container and start it anew. Volumes stay; hostPath types are not checked again, as in a kubelet."""
@@ -105,7 +105,7 @@ class Kubelet:
         spec = pod.manifest["spec"]
         pod.directory.mkdir(parents=True)
         for volume in spec.get("volumes", []):
-            volumes.set_up(self.api, self.root, pod.directory, pod.manifest, volume)
+            volumes.set_up(self.api, self.root, pod.directory, pod.manifest, volume, self.images)
         for container in spec.get("initContainers", []):
             started = self._run(pod, container)
             if container.get("restartPolicy") == "Always":
@@ -122,7 +122,7 @@ class Kubelet:
         if image is None:
             raise PodFailure("ErrImagePull", f"container {name}: this node has no image {container['image']}")
         variables = environment.resolve(self.api, pod.manifest, container)
-        binds = volumes.binds(self.root, pod.directory, pod.manifest, container, variables)
+        binds = volumes.binds(self.root, pod.directory, pod.manifest, container, variables, self.images)
         library_directories: list[str] = []
         if pod.manifest["spec"].get("runtimeClassName") == nvidia.RUNTIME_CLASS and self.driver is not None:
             driver_binds, library_directories = nvidia.give(self.driver, variables)

@@ -64,10 +64,14 @@ class Bind:
 
 @dataclass(frozen=True)
 class Image:
-    """What a container's image brings: what it runs by default, and paths of this machine bound read-only."""
+    """What a container's image brings: what it runs by default, and paths of this machine bound read-only.
 
-    entrypoint: tuple[str, ...]
+    `content` is the directory that a volume of this image shows.
+    """
+
+    entrypoint: tuple[str, ...] = ()
     paths: tuple[Path, ...] = ()
+    content: Path | None = None
     environment: Mapping[str, str] = field(default_factory=lambda: {"PATH": PATH})
 
     def binds(self) -> list[Bind]:

@@ -117,6 +117,42 @@ def test_read_only_mounts_cannot_be_written_renamed_or_unmounted(kubelet: Kubele
     assert output(kubelet, manifest, script) == "library"
 
 
+def of_image(reference: str, **mount: object) -> Json:
+    files = {"name": "files", "image": {"reference": reference, "pullPolicy": "IfNotPresent"}}
+    inside = {"name": "data", "mountPath": "/opt/image/data"}
+    return pod(
+        volumes=[files, {"name": "data", "emptyDir": {}}],
+        mounts=[inside, {"name": "files", "mountPath": "/opt/image", **mount}],
+    )
+
+
+def test_an_image_is_mounted_whole_and_read_only_with_other_mounts_in_it(kubelet: Kubelet, tmp_path: Path) -> None:
+    (tmp_path / "image/data").mkdir(parents=True)
+    (tmp_path / "image/file").write_text("content")
+    kubelet.images = {**kubelet.images, "files:1": Image(content=tmp_path / "image")}
+    script = (
+        "cd /opt/image; ls; cat file; touch data/new; touch new 2>/dev/null || rm file 2>/dev/null || echo; ls data"
+    )
+    assert output(kubelet, of_image("files:1"), script) == "data\nfile\ncontent\nnew\n"
+    assert sorted(path.name for path in (tmp_path / "image").rglob("*")) == ["data", "file"]
+
+
+@pytest.mark.parametrize(
+    ("reference", "mount", "message"),
+    [
+        ("other:1", {}, "volume files: no image other:1"),
+        ("shell", {}, "volume files: no image shell"),
+        ("files:1", {"subPath": "data"}, "a sub-path of an image is not supported"),
+    ],
+)
+def test_images_that_cannot_be_mounted(
+    kubelet: Kubelet, tmp_path: Path, reference: str, mount: Json, message: str
+) -> None:
+    kubelet.images = {**kubelet.images, "files:1": Image(content=tmp_path)}
+    with pytest.raises(PodFailure, match=message):
+        kubelet.start(of_image(reference, **mount))
+
+
 def test_environment_is_that_of_the_spec_and_the_image(kubelet: Kubelet) -> None:
     kubelet.api.config_maps["team", "gpu"] = {"K": "4147m"}
     manifest = pod(

@@ -1,11 +1,15 @@
 """Volumes of a pod in the kubelet's directory, and where they are mounted in a container."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.node import projection
 from tests.node.environment import expand
 from tests.node.objects import Api, Json, PodFailure, field_value, only, unsupported
-from tests.node.runtime import Bind
+from tests.node.runtime import Bind, Image
+
+NOT_MADE = ("hostPath", "image")
+"""Kinds of volumes that the kubelet makes nothing for: they are there, or the runtime mounts them."""
 
 PLUGINS = {
     "projected": "kubernetes.io~projected",
@@ -19,26 +23,39 @@ PLUGINS = {
 def kind(volume: Json) -> str:
     """Which kind of volume this is: the name of its source."""
     kinds = [key for key in volume if key != "name"]
-    if len(kinds) != 1 or (kinds[0] != "hostPath" and kinds[0] not in PLUGINS):
+    if len(kinds) != 1 or kinds[0] not in (*NOT_MADE, *PLUGINS):
         raise unsupported(f"volume {volume['name']}", ", ".join(kinds) or "a volume without a source")
     return kinds[0]
 
 
-def directory(node_root: Path, pod_directory: Path, volume: Json) -> Path:
-    """Where the volume lies on the node. What `hostPath` names is below `node_root`."""
+def directory(node_root: Path, pod_directory: Path, volume: Json, images: Mapping[str, Image]) -> Path:
+    """Where the volume lies on the node. What `hostPath` names is below `node_root`.
+
+    Raises PodFailure for an image that is not among `images`, or that is none to mount.
+    """
+    if kind(volume) == "image":
+        only(f"volume {volume['name']}", volume["image"], "reference", "pullPolicy")
+        found = images.get(volume["image"]["reference"])
+        if found is None or found.content is None:
+            raise PodFailure("ErrImagePull", f"volume {volume['name']}: no image {volume['image']['reference']}")
+        return found.content
     if kind(volume) == "hostPath":
         return node_root / str(volume["hostPath"]["path"]).lstrip("/")
     return pod_directory / "volumes" / PLUGINS[kind(volume)] / str(volume["name"])
 
 
-def set_up(api: Api, node_root: Path, pod_directory: Path, pod: Json, volume: Json) -> None:
+def set_up(
+    api: Api, node_root: Path, pod_directory: Path, pod: Json, volume: Json, images: Mapping[str, Image]
+) -> None:
     """Make the volume, or bring its files up to date.
 
     Raises PodFailure with reason FailedMount as the kubelet does, which then tries again.
     """
-    path = directory(node_root, pod_directory, volume)
+    path = directory(node_root, pod_directory, volume, images)
     source = volume[kind(volume)]
     match kind(volume):
+        case "image":
+            pass
         case "hostPath":
             only(f"volume {volume['name']}", source, "path", "type")
             _check_host_path(volume["name"], path, source["path"], source.get("type", ""))
@@ -110,7 +127,14 @@ def _files(api: Api, pod: Json, volume: str, source: Json, default_mode: int) ->
     raise unsupported(where, ", ".join(source))
 
 
-def binds(node_root: Path, pod_directory: Path, pod: Json, container: Json, environment: dict[str, str]) -> list[Bind]:
+def binds(
+    node_root: Path,
+    pod_directory: Path,
+    pod: Json,
+    container: Json,
+    environment: dict[str, str],
+    images: Mapping[str, Image],
+) -> list[Bind]:
     """Mounts that the spec of a container names. The volumes are set up."""
     volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes", [])}
     result = []
@@ -119,7 +143,11 @@ def binds(node_root: Path, pod_directory: Path, pod: Json, container: Json, envi
         only(where, item, "name", "mountPath", "readOnly", "subPath", "subPathExpr")
         if item["name"] not in volumes:
             raise PodFailure("CreateContainerError", f"{where}: volume {item['name']} is not in the pod")
-        path = directory(node_root, pod_directory, volumes[item["name"]])
+        path = directory(node_root, pod_directory, volumes[item["name"]], images)
+        from_image = kind(volumes[item["name"]]) == "image"
+        if from_image and (item.get("subPath") or item.get("subPathExpr")):
+            # Runtimes differ in what they make of it (containerd 2.1 mounts the whole image).
+            raise unsupported(where, "a sub-path of an image")
         if not path.exists():
             # A hostPath without type, or one whose file went after the first start: the runtime makes a directory.
             path.mkdir(parents=True)
@@ -130,5 +158,5 @@ def binds(node_root: Path, pod_directory: Path, pod: Json, container: Json, envi
             if not path.exists():
                 path.mkdir(parents=True)
                 path.chmod(mode)
-        result.append(Bind(path.resolve(), item["mountPath"], item.get("readOnly", False)))
+        result.append(Bind(path.resolve(), item["mountPath"], item.get("readOnly", False) or from_image))
     return result
