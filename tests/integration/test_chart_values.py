@@ -325,7 +325,8 @@ def test_each_flag_and_variable_is_one_that_the_program_knows() -> None:
                 assert {name for name in variables if name.startswith("ISOLATOR_")} <= known
                 seen.add(f"{part} {command}")
     assert seen == {
-        "webhook serve", "vramd serve", "libsync run", "monitor serve", "monitor read", "cleaner clean",
+        "webhook serve", "vramd serve", "libsync run", "monitor serve", "monitor read", "monitor steer",
+        "cleaner clean",
     }  # fmt: skip
 
 

@@ -49,8 +49,9 @@ spec:
             {{- toYaml . | nindent 12 }}
             {{- end }}
       volumes:
+        # Made by libsync, in the mode that lets containers write their own part of it.
         - name: regions
-          hostPath: {path: {{ .Values.paths.hostDir }}/containers, type: DirectoryOrCreate}
+          hostPath: {path: {{ .Values.paths.hostDir }}/containers, type: Directory}
         # Only whether a pod is still there is looked at.
         - name: pods
           hostPath: {path: {{ .Values.paths.kubeletRoot }}/pods, type: Directory}

@@ -36,6 +36,9 @@ spec:
             - --listen-port={{ $values.metricsPort }}
             - --host-dir={{ .Values.paths.hostDir }}
             - --container-dir={{ .Values.paths.containerVgpuMount }}
+            {{- if include "isolator.regionsOnNode" . }}
+            - --region-dir
+            {{- end }}
             {{- with $values.seLinuxType }}
             - --selinux-type={{ . }}
             {{- end }}

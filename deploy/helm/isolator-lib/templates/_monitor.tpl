@@ -91,6 +91,9 @@ spec:
             {{- range $index, $root := $values.regionRoots }}
             - --region-root=/regions/{{ $index }}
             {{- end }}
+            {{- if include "isolator.regionsOnNode" . }}
+            - --region-root=/regions/own
+            {{- end }}
             - --host-dir={{ .Values.paths.hostDir }}
           env:
             - {name: NVIDIA_VISIBLE_DEVICES, value: all}
@@ -105,15 +108,12 @@ spec:
             {{- range $index, $root := $values.regionRoots }}
             - {name: regions-{{ $index }}, mountPath: /regions/{{ $index }}, readOnly: true}
             {{- end }}
+            {{- if include "isolator.regionsOnNode" . }}
+            - {name: regions, mountPath: /regions/own, readOnly: true}
+            {{- end }}
             {{- with $values.extraVolumeMounts }}
             {{- toYaml . | nindent 12 }}
             {{- end }}
-      volumes:
-        - name: socket
-          emptyDir: {sizeLimit: 1Mi}
-        # By hand, since only the container that serves may have the token.
-        - name: token
-          projected:
         {{- if $values.steerer.enabled }}
         - name: steerer
           {{- include "isolator.containerCommon" (merge (dict "security" (include "isolator.steererSecurity" . | fromJson)) $part) | nindent 10 }}
@@ -145,6 +145,12 @@ spec:
             {{- toYaml . | nindent 12 }}
             {{- end }}
         {{- end }}
+      volumes:
+        - name: socket
+          emptyDir: {sizeLimit: 1Mi}
+        # By hand, since only the container that serves may have the token.
+        - name: token
+          projected:
             defaultMode: 0444
             sources:
               - serviceAccountToken: {path: token, expirationSeconds: 3600}
@@ -152,15 +158,20 @@ spec:
               - downwardAPI: {items: [{path: namespace, fieldRef: {fieldPath: metadata.namespace}}]}
         - name: kubelet
           hostPath: {path: {{ .Values.paths.kubeletRoot }}, type: Directory}
+        {{- if $values.steerer.enabled }}
+        - name: pods
+          hostPath: {path: {{ printf "%s/pods" (.Values.paths.kubeletRoot | trimSuffix "/") }}, type: Directory}
+        {{- end }}
         - name: library
           hostPath: {path: {{ .Values.paths.hostDir }}, type: DirectoryOrCreate}
         {{- range $index, $root := $values.regionRoots }}
         - name: regions-{{ $index }}
           hostPath: {path: {{ $root }}, type: DirectoryOrCreate}
         {{- end }}
-        {{- if $values.steerer.enabled }}
-        - name: pods
-          hostPath: {path: {{ printf "%s/pods" (.Values.paths.kubeletRoot | trimSuffix "/") }}, type: Directory}
+        {{- if include "isolator.regionsOnNode" . }}
+        # Made by libsync, in the mode that lets containers write their own part of it.
+        - name: regions
+          hostPath: {path: {{ .Values.paths.hostDir }}/containers, type: Directory}
         {{- end }}
         {{- with $values.extraVolumes }}
         {{- toYaml . | nindent 8 }}
@@ -204,12 +215,12 @@ spec:
 {{- dict "runAsUser" 0 "runAsGroup" 0 "capabilities" (dict "drop" (list "ALL") "add" (list "DAC_READ_SEARCH")) | toJson -}}
 {{- end -}}
 
-{{- define "isolator.monitorRules" -}}
-- {apiGroups: [""], resources: [pods], verbs: [list, watch]}
-- {apiGroups: [""], resources: [events], verbs: [create]}
-{{- end -}}
 {{/* root passes the kubelet's directories as their owner; regions are every user's to write. */}}
 {{- define "isolator.steererSecurity" -}}
 {{- dict "runAsUser" 0 "runAsGroup" 0 "capabilities" (dict "drop" (list "ALL")) | toJson -}}
 {{- end -}}
 
+{{- define "isolator.monitorRules" -}}
+- {apiGroups: [""], resources: [pods], verbs: [list, watch]}
+- {apiGroups: [""], resources: [events], verbs: [create]}
+{{- end -}}
