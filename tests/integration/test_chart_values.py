@@ -401,3 +401,34 @@ def test_only_a_certificate_of_ones_own_puts_a_ca_bundle_into_the_webhook() -> N
     assert "caBundle" not in client({})
     assert "caBundle" not in client({"tls": {"certManager": {"enabled": True}}})
     assert client({"tls": {"existingSecret": "a", "caBundle": "PEM"}})["caBundle"] == "UEVN"
+
+
+def notes(values: Mapping[str, Any]) -> str:
+    """What `helm install` prints at the end; nothing is installed."""
+    command = [
+        str(programs.ensure("helm4")), "install", "kai-resource-isolator", str(UMBRELLA), "--namespace", "isolator",
+        "--dry-run=client", "--values", "-",
+    ]  # fmt: skip
+    done = subprocess.run(command, input=json.dumps(values), check=True, capture_output=True, text=True)
+    return done.stdout.partition("NOTES:\n")[2]
+
+
+@pytest.mark.parametrize(
+    ("values", "said", "not_said"),
+    [
+        ({}, "helm test kai-resource-isolator --namespace isolator", "monitor"),
+        ({}, "sharing pods are refused while it is down", "cleaner"),
+        ({"webhook": {"failurePolicy": "Ignore"}}, "admitted without their limit while it is down", "are refused"),
+        ({"webhook": {"enabled": False}}, "libsync   DaemonSet", "helm test"),
+        ({"monitor": {"enabled": True}}, "Service kai-resource-isolator-monitor, port 9394", "had no effect"),
+        ({"volumes": {"region": "hostPath"}}, "of the node: libsync, cleaner. Where", "monitor"),
+        ({"tls": {"certManager": {"enabled": True}}}, "certificate: from cert-manager", "by the webhook"),
+        ({"tls": {"existingSecret": "a", "caBundle": "PEM"}}, "the Secret of tls.existingSecret", "by the webhook"),
+        ({"policies": {"enabled": False}}, "tenants may change the limits of their running pods", "1.30 and later"),
+        ({"metrics": {"podMonitor": {"enabled": True}}}, "metrics.podMonitor.enabled had no effect", "monitor."),
+    ],
+)
+def test_notes_say_what_was_installed(values: dict[str, Any], said: str, not_said: str) -> None:
+    printed = notes(values)
+    assert said in printed
+    assert not_said not in printed

@@ -12,7 +12,7 @@ kai-resource-isolator {{ .Chart.AppVersion }} is installed in namespace {{ $name
 {{- with .Values.librarySync }}{{ if include "isolator.libsyncNeeded" $ }}
   libsync   DaemonSet {{ include "isolator.workload" (dict "root" $ "part" "libsync") }}; the library lies in {{ $.Values.paths.hostDir }} on each node
 {{- end }}{{ end }}
-{{- if and (.Values.cleaner | default dict).enabled (eq ((.Values.volumes | default dict).region | default "") "hostPath") }}
+{{- if and (.Values.cleaner | default dict).enabled (include "isolator.regionsOnNode" .) }}
   cleaner   DaemonSet {{ include "isolator.workload" (dict "root" $ "part" "cleaner") }}; removes regions of pods that are gone
 {{- end }}
 {{- with .Values.monitor }}{{ if .enabled }}
@@ -36,9 +36,13 @@ change the limits of their running pods.
 
 The cluster does not know monitoring.coreos.com/v1 (Prometheus Operator): {{ join " and " $wanted }} had no effect.
 {{- end }}
-{{- if or (.Values.librarySync | default dict).enabled (.Values.monitor | default dict).enabled }}
+{{- $agents := list }}
+{{- with .Values.librarySync }}{{ if include "isolator.libsyncNeeded" $ }}{{ $agents = append $agents "libsync" }}{{ end }}{{ end }}
+{{- if and (.Values.cleaner | default dict).enabled (include "isolator.regionsOnNode" .) }}{{ $agents = append $agents "cleaner" }}{{ end }}
+{{- with .Values.monitor }}{{ if .enabled }}{{ $agents = append $agents "monitor" }}{{ end }}{{ end }}
+{{- if $agents }}
 
-libsync and the monitor mount directories of the node. Where Pod Security is enforced:
+Mounting directories of the node: {{ join ", " $agents }}. Where Pod Security is enforced:
   kubectl label namespace {{ $namespace }} pod-security.kubernetes.io/enforce=privileged
 {{- end }}
 {{- if (.Values.webhook | default dict).enabled }}
