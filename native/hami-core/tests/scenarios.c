@@ -29,6 +29,7 @@ CUDA(cuMemPoolSetAttribute, (CUmemoryPool pool, CUmemPool_attribute attribute, v
 CUDA(cuMemAddressReserve, (CUdeviceptr * address, size_t bytes, size_t alignment, CUdeviceptr wanted, unsigned long long flags))
 CUDA(cuMemExportToShareableHandle, (void *out, CUmemGenericAllocationHandle handle, int type, unsigned long long flags))
 CUDA(cuGraphDestroy, (CUgraph graph))
+CUDA(cuLibraryGetModule, (CUmodule * module, CUlibrary library))
 CUDA(cuModuleGetFunction, (void **function, CUmodule module, const char *name))
 CUDA(cuArrayGetSparseProperties, (void *properties, CUarray array))
 CUDA(cuMulticastCreate, (CUmemGenericAllocationHandle * object, const void *properties))
@@ -707,7 +708,114 @@ static void late_code_is_found_before_a_refusal(void)
     RIGHT(charged() > loaded);
     IS(charged() + CONTEXT, own_process_by_nvml(1));
     OK(cuModuleUnload(module));
-    IS(cuMemAlloc_v2(&pointer, 5 * GIB), FULL);
+    IS(charged(), 0);
+}
+
+/* The driver takes whole pieces of 2 MiB, and a refusal finds what is charged too little for that. */
+static void what_was_found_goes_with_what_it_belonged_to(void)
+{
+    enum { COUNT = 20 };
+    CUdeviceptr pointer[COUNT], refused;
+    CUmodule module;
+    CUlibrary library;
+    CUcontext second;
+    void *function;
+    for (unsigned i = 0; i < COUNT; i++)
+        OK(cuMemAlloc_v2(&pointer[i], 3 * MIB));
+    /* What is found anyway is not taken for the cost of what is made meanwhile. */
+    OK(cuModuleLoadData(&module, code));
+    size_t loaded = charged() - COUNT * 3 * MIB;
+    OK(cuCtxCreate_v2(&second, 0, device));
+    IS(charged(), COUNT * 3 * MIB + loaded + CONTEXT);
+    OK(cuCtxDestroy_v2(second));
+    OK(cuCtxSetCurrent(context));
+    IS(cuMemAlloc_v2(&refused, 5 * GIB), FULL);
+    IS(charged(), COUNT * 4 * MIB + loaded);
+    OK(cuModuleUnload(module));
+    IS(charged(), COUNT * 4 * MIB);
+    for (unsigned i = 0; i < COUNT; i++) {
+        OK(cuMemFree_v2(pointer[i]));
+        IS(charged(), (COUNT - i - 1) * 4 * MIB);
+    }
+    OK(cuMemAlloc_v2(&pointer[0], 3 * MIB));
+    OK(cuCtxCreate_v2(&second, 0, device));
+    OK(cuMemAlloc_v2(&pointer[1], 3 * MIB));
+    IS(cuMemAlloc_v2(&refused, 5 * GIB), FULL);
+    IS(charged(), 8 * MIB + CONTEXT);
+    OK(cuCtxDestroy_v2(second));
+    OK(cuCtxSetCurrent(context));
+    IS(charged(), 4 * MIB);
+    OK(cuMemFree_v2(pointer[0]));
+    /* A library's code too, in whichever context it was used. */
+    OK(cuLibraryLoadData(&library, code, NULL, NULL, 0, NULL, NULL, 0));
+    OK(cuLibraryGetModule(&module, library));
+    OK(cuModuleGetFunction(&function, module, "nothing"));
+    OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    OK(cuStreamSynchronize(NULL));
+    IS(cuMemAlloc_v2(&refused, 5 * GIB), FULL);
+    RIGHT(charged() > 0);
+    OK(cuLibraryUnload(library));
+    IS(charged(), 0);
+    /* Managed memory hides what is there: then nothing is charged that was only found. */
+    OK(cuMemAlloc_v2(&pointer[0], 3 * MIB));
+    IS(cuMemAlloc_v2(&refused, 5 * GIB), FULL);
+    IS(charged(), 4 * MIB);
+    OK(cuMemAllocManaged(&pointer[1], 10 * MIB, 1));
+    OK(cuMemFree_v2(pointer[0]));
+    IS(charged(), 10 * MIB);
+}
+
+static void limits_of_a_context_are_charged_while_they_hold(void)
+{
+    enum { MALLOC_HEAP_SIZE = 2 };
+    CUcontext second;
+    CUdeviceptr pointer;
+    OK(cuCtxSetLimit((CUlimit)MALLOC_HEAP_SIZE, 208 * MIB));
+    IS(charged(), 200 * MIB);
+    OK(cuCtxSetLimit((CUlimit)MALLOC_HEAP_SIZE, 108 * MIB));
+    IS(charged(), 100 * MIB);
+    OK(cuMemAllocManaged(&pointer, 64 * MIB, 1));
+    OK(cuCtxSetLimit((CUlimit)MALLOC_HEAP_SIZE, 308 * MIB));
+    IS(charged(), 364 * MIB);
+    OK(cuMemFree_v2(pointer));
+    OK(cuCtxCreate_v2(&second, 0, device));
+    OK(cuCtxSetLimit((CUlimit)MALLOC_HEAP_SIZE, 58 * MIB));
+    IS(charged(), 350 * MIB + CONTEXT);
+    OK(cuCtxDestroy_v2(second));
+    OK(cuCtxSetCurrent(context));
+    IS(charged(), 300 * MIB);
+    OK(cuCtxSetLimit((CUlimit)MALLOC_HEAP_SIZE, 8 * MIB));
+    IS(charged(), 0);
+}
+
+static void graph_memory_ends_with_the_primary_context(void)
+{
+    CUstream stream;
+    CUdeviceptr pointer;
+    CUgraph graph;
+    CUgraphExec exec;
+    CUcontext second;
+    OK(cuStreamCreate(&stream, 0));
+    OK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK(cuMemAllocAsync(&pointer, 300 * MIB, stream));
+    OK(cuMemFreeAsync(pointer, stream));
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    OK(cuGraphLaunch(exec, stream));
+    OK(cuStreamSynchronize(stream));
+    IS(charged(), 300 * MIB);
+    OK(cuDevicePrimaryCtxReset_v2(device));
+    /* Nothing hides what the next context takes. */
+    OK(cuDevicePrimaryCtxRetain(&context, device));
+    IS(own_process_by_nvml(1), CONTEXT);
+    OK(cuCtxSetCurrent(context));
+    IS(charged(), 0);
+    OK(cuGraphLaunch(exec, NULL));
+    OK(cuStreamSynchronize(NULL));
+    OK(cuCtxCreate_v2(&second, 0, device));
+    IS(charged(), 300 * MIB + CONTEXT);
+    OK(cuDevicePrimaryCtxRelease_v2(device));
+    IS(own_process_by_nvml(1), CONTEXT);
     IS(charged(), 0);
 }
 

@@ -7,6 +7,7 @@
 #include "../driver.h"
 #include "../hooks.h"
 #include "arrays.h"
+#include "graphs.h"
 #include "linear.h"
 #include "modules.h"
 #include "overhead.h"
@@ -17,109 +18,58 @@ static struct records *contexts(void)
     return &process->holdings.contexts;
 }
 
-/* The record's `bytes` is the device, since its `device` is the region's index. */
-static void note(CUcontext context, CUdevice device, unsigned index)
+/* A context that its record no longer names. Overhead is looked at last, when all else that ended with it has been given back. */
+static void gone(CUcontext context, const struct record *record)
 {
-    records_add(contexts(), (struct record){.key = (uintptr_t)context, .bytes = (uint64_t)device, .device = index, .owner = 1});
-}
-
-static void gone(CUcontext context, unsigned index)
-{
-    struct record record;
-    records_take(contexts(), (uintptr_t)context, &record);
     __atomic_fetch_add(&process->holdings.contexts_ended, 1, __ATOMIC_ACQ_REL);
     linear_gone_with(context);
     arrays_gone_with(context);
     modules_gone_with(context);
-    overhead_context_gone(index);
+    pools_may_be_gone(record->device);
+    graphs_settle();
+    overhead_context_gone(record->device, record->bytes);
 }
 
-/* Before and after a call that makes a context. */
-struct creation {
-    CUdevice device;
-    struct charge charge;
-};
-
-static CUresult before_creation(struct creation *creation, CUdevice device)
+static CUresult before_creation(struct overhead_context *creation, CUdevice device)
 {
     struct payer payer;
     CUresult result = charge_device(device, &payer);
-    creation->device = device;
-    return result == CUDA_SUCCESS ? overhead_before_context(payer, &creation->charge) : result;
+    return result == CUDA_SUCCESS ? overhead_before_context(payer, creation) : result;
 }
 
-static CUresult after_creation(const struct creation *creation, CUresult result, const CUcontext *made)
+static CUresult after_creation(const struct overhead_context *creation, CUresult result, const CUcontext *made)
 {
-    overhead_after_context(&creation->charge, result);
-    if (result == CUDA_SUCCESS && creation->charge.payer.device != DEVICE_NONE)
-        note(*made, creation->device, creation->charge.payer.device);
+    unsigned device = creation->charge.payer.device;
+    uint64_t bytes = overhead_after_context(creation, result);
+    if (result == CUDA_SUCCESS && device != DEVICE_NONE)
+        records_add(contexts(), (struct record){.key = (uintptr_t)*made, .bytes = bytes, .device = device, .owner = 1});
     return result;
 }
 
-CUresult cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev)
-{
-    struct creation creation;
-    CUresult result = before_creation(&creation, dev);
-    return result == CUDA_SUCCESS ? after_creation(&creation, cuda.cuCtxCreate(pctx, flags, dev), pctx) : result;
-}
+/* One of the calls that make a context. */
+#define MAKES_CONTEXT(name, parameters, made, device, arguments)                                                                   \
+    CUresult name parameters                                                                                                       \
+    {                                                                                                                              \
+        struct overhead_context creation;                                                                                          \
+        CUresult result = before_creation(&creation, device);                                                                      \
+        return result == CUDA_SUCCESS ? after_creation(&creation, cuda.name arguments, made) : result;                             \
+    }
 
-CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
-{
-    struct creation creation;
-    CUresult result = before_creation(&creation, dev);
-    return result == CUDA_SUCCESS ? after_creation(&creation, cuda.cuCtxCreate_v2(pctx, flags, dev), pctx) : result;
-}
-
-CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams, unsigned int flags, CUdevice dev)
-{
-    struct creation creation;
-    CUresult result = before_creation(&creation, dev);
-    return result == CUDA_SUCCESS
-               ? after_creation(&creation, cuda.cuCtxCreate_v3(pctx, paramsArray, numParams, flags, dev), pctx)
-               : result;
-}
-
-CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags, CUdevice dev)
-{
-    struct creation creation;
-    CUresult result = before_creation(&creation, dev);
-    return result == CUDA_SUCCESS ? after_creation(&creation, cuda.cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev), pctx)
-                                  : result;
-}
-
-CUresult cuGLCtxCreate(CUcontext *pCtx, unsigned int Flags, CUdevice device)
-{
-    struct creation creation;
-    CUresult result = before_creation(&creation, device);
-    return result == CUDA_SUCCESS ? after_creation(&creation, cuda.cuGLCtxCreate(pCtx, Flags, device), pCtx) : result;
-}
-
-CUresult cuGLCtxCreate_v2(CUcontext *pCtx, unsigned int Flags, CUdevice device)
-{
-    struct creation creation;
-    CUresult result = before_creation(&creation, device);
-    return result == CUDA_SUCCESS ? after_creation(&creation, cuda.cuGLCtxCreate_v2(pCtx, Flags, device), pCtx) : result;
-}
-
-CUresult cuVDPAUCtxCreate(CUcontext *pCtx, unsigned int flags, CUdevice device, VdpDevice vdpDevice,
-                          VdpGetProcAddress *vdpGetProcAddress)
-{
-    struct creation creation;
-    CUresult result = before_creation(&creation, device);
-    return result == CUDA_SUCCESS
-               ? after_creation(&creation, cuda.cuVDPAUCtxCreate(pCtx, flags, device, vdpDevice, vdpGetProcAddress), pCtx)
-               : result;
-}
-
-CUresult cuVDPAUCtxCreate_v2(CUcontext *pCtx, unsigned int flags, CUdevice device, VdpDevice vdpDevice,
-                             VdpGetProcAddress *vdpGetProcAddress)
-{
-    struct creation creation;
-    CUresult result = before_creation(&creation, device);
-    return result == CUDA_SUCCESS
-               ? after_creation(&creation, cuda.cuVDPAUCtxCreate_v2(pCtx, flags, device, vdpDevice, vdpGetProcAddress), pCtx)
-               : result;
-}
+MAKES_CONTEXT(cuCtxCreate, (CUcontext * pctx, unsigned int flags, CUdevice dev), pctx, dev, (pctx, flags, dev))
+MAKES_CONTEXT(cuCtxCreate_v2, (CUcontext * pctx, unsigned int flags, CUdevice dev), pctx, dev, (pctx, flags, dev))
+MAKES_CONTEXT(cuCtxCreate_v3,
+              (CUcontext * pctx, CUexecAffinityParam *paramsArray, int numParams, unsigned int flags, CUdevice dev), pctx, dev,
+              (pctx, paramsArray, numParams, flags, dev))
+MAKES_CONTEXT(cuCtxCreate_v4, (CUcontext * pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags, CUdevice dev), pctx, dev,
+              (pctx, ctxCreateParams, flags, dev))
+MAKES_CONTEXT(cuGLCtxCreate, (CUcontext * pCtx, unsigned int Flags, CUdevice device), pCtx, device, (pCtx, Flags, device))
+MAKES_CONTEXT(cuGLCtxCreate_v2, (CUcontext * pCtx, unsigned int Flags, CUdevice device), pCtx, device, (pCtx, Flags, device))
+MAKES_CONTEXT(cuVDPAUCtxCreate,
+              (CUcontext * pCtx, unsigned int flags, CUdevice device, VdpDevice vdpDevice, VdpGetProcAddress *vdpGetProcAddress),
+              pCtx, device, (pCtx, flags, device, vdpDevice, vdpGetProcAddress))
+MAKES_CONTEXT(cuVDPAUCtxCreate_v2,
+              (CUcontext * pCtx, unsigned int flags, CUdevice device, VdpDevice vdpDevice, VdpGetProcAddress *vdpGetProcAddress),
+              pCtx, device, (pCtx, flags, device, vdpDevice, vdpGetProcAddress))
 
 CUresult cuCtxAttach(CUcontext *pctx, unsigned int flags)
 {
@@ -142,7 +92,7 @@ CUresult cuCtxDetach(CUcontext ctx)
     turn_contexts_end();
     result = cuda.cuCtxDetach(ctx);
     if (result == CUDA_SUCCESS && records_refer(contexts(), (uintptr_t)ctx, -1, &record) && record.owner == 0)
-        gone(ctx, record.device);
+        gone(ctx, &record);
     return result;
 }
 
@@ -157,7 +107,7 @@ static CUresult destroy(CUcontext context, CUresult (*ask)(CUcontext))
     turn_contexts_end();
     result = ask(context);
     if (known && result == CUDA_SUCCESS)
-        gone(context, record.device);
+        gone(context, &record);
     else if (known)
         records_add(contexts(), record);
     return result;
@@ -173,17 +123,17 @@ CUresult cuCtxDestroy_v2(CUcontext ctx)
     return destroy(ctx, cuda.cuCtxDestroy_v2);
 }
 
-/* Stacks, heaps and buffers of the current context may have grown. */
+/* Stacks, heaps and buffers of the current context may have grown or shrunk. */
 CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 {
     struct payer payer;
     CUresult result = charge_current(&payer);
     if (result != CUDA_SUCCESS)
         return result;
-    uint64_t booked = overhead_booked(payer.device);
+    struct overhead_mark before = overhead_mark(payer.device);
     result = cuda.cuCtxSetLimit(limit, value);
-    if (result == CUDA_SUCCESS)
-        overhead_grown(payer.device, booked);
+    if (result == CUDA_SUCCESS && payer.device != DEVICE_NONE)
+        modules_limit_changed(&payer, &before);
     return result;
 }
 
@@ -197,9 +147,8 @@ static bool primary_is_active(CUdevice device)
 }
 
 struct primary_change {
-    CUdevice device;
     struct payer payer;
-    struct charge charge;
+    struct overhead_context creation;
     bool charged;
 };
 
@@ -209,11 +158,10 @@ static CUresult primary_before(struct primary_change *change, CUdevice device)
     CUresult result = charge_device(device, &change->payer);
     if (result != CUDA_SUCCESS)
         return result;
-    change->device = device;
     change->charged = false;
     lock_take(&process->holdings.primary_lock);
     if (change->payer.device != DEVICE_NONE && !process->holdings.primary[change->payer.device]) {
-        result = overhead_before_context(change->payer, &change->charge);
+        result = overhead_before_context(change->payer, &change->creation);
         change->charged = result == CUDA_SUCCESS;
     }
     if (result != CUDA_SUCCESS)
@@ -224,11 +172,9 @@ static CUresult primary_before(struct primary_change *change, CUdevice device)
 static void primary_after(const struct primary_change *change, CUresult result, CUcontext context)
 {
     if (change->charged) {
-        overhead_after_context(&change->charge, result);
-        if (result == CUDA_SUCCESS) {
+        after_creation(&change->creation, result, &context);
+        if (result == CUDA_SUCCESS)
             process->holdings.primary[change->payer.device] = context;
-            note(context, change->device, change->payer.device);
-        }
     }
     lock_drop(&process->holdings.primary_lock);
 }
@@ -242,8 +188,9 @@ static void primary_may_be_gone(CUdevice device)
     lock_take(&process->holdings.primary_lock);
     CUcontext *primary = &process->holdings.primary[payer.device];
     if (*primary && !primary_is_active(device)) {
-        gone(*primary, payer.device);
-        pools_may_be_gone(payer.device);
+        struct record record = {.device = payer.device};
+        records_take(contexts(), (uintptr_t)*primary, &record);
+        gone(*primary, &record);
         *primary = NULL;
     }
     lock_drop(&process->holdings.primary_lock);
@@ -304,8 +251,8 @@ CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice de
     if (result == CUDA_SUCCESS && change.charged && cuda.cuDevicePrimaryCtxRetain(&primary, dev) == CUDA_SUCCESS)
         cuda.cuDevicePrimaryCtxRelease_v2(dev);
     primary_after(&change, result, primary);
-    if (result == CUDA_SUCCESS)
-        records_add(contexts(), (struct record){.key = (uintptr_t)*phCtx, .bytes = (uint64_t)dev, .owner = 1});
+    if (result == CUDA_SUCCESS && change.payer.device != DEVICE_NONE)
+        records_add(contexts(), (struct record){.key = (uintptr_t)*phCtx, .device = change.payer.device, .owner = 1});
     return result;
 }
 
@@ -319,7 +266,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx hCtx)
     turn_contexts_end();
     result = cuda.cuGreenCtxDestroy(hCtx);
     if (known && result == CUDA_SUCCESS)
-        primary_may_be_gone((CUdevice)record.bytes);
+        primary_may_be_gone(device_handle(record.device));
     else if (known)
         records_add(contexts(), record);
     return result;
@@ -330,7 +277,7 @@ static CUresult device_of_context(CUcontext context, CUdevice *device)
     struct record record;
     CUcontext popped;
     if (records_find(contexts(), (uintptr_t)context, &record)) {
-        *device = (CUdevice)record.bytes;
+        *device = device_handle(record.device);
         return CUDA_SUCCESS;
     }
     CUresult result = cuda.cuCtxPushCurrent_v2(context);

@@ -100,12 +100,20 @@ static bool add_nodes(CUgraph graph, struct graph *sum)
     return any;
 }
 
-/* After the driver has made an executable graph. */
+static void forget(CUgraphExec exec)
+{
+    struct record record;
+    if (records_take(&holdings()->graphs, (uintptr_t)exec, &record))
+        free((void *)(uintptr_t)record.owner);
+}
+
+/* After the driver has made an executable graph, maybe under the name of one that ended with its context. */
 static CUresult instantiated(CUresult result, const CUgraphExec *made, CUgraph source)
 {
     struct graph sum = {{0}}, *kept;
     if (result != CUDA_SUCCESS || process->attachment != COUNTED)
         return result;
+    forget(*made);
     struct quiet quiet = quiet_begin();
     bool any = add_nodes(source, &sum);
     quiet_end(quiet);

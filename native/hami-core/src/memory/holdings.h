@@ -8,12 +8,13 @@
 
 struct pool;
 
-/* Device memory without an API that tells its size: contexts, modules, stacks and heaps. */
+/* Device memory without an API that tells its size: contexts, modules, stacks and heaps. See overhead.h. */
 struct overhead {
     struct lock lock;
     unsigned contexts;
-    uint64_t known;       /* of the charge: what calls that make or load something were seen to take */
-    struct charge charge; /* and what was found beside that, such as code that was loaded late */
+    uint64_t known;
+    uint64_t found;
+    struct charge charge; /* of both */
 };
 
 /* A range of addresses, or of a multicast object, and the memory behind it. */
@@ -35,9 +36,9 @@ struct holdings {
     struct records linear;   /* device pointers; owner: the context, or for pooled memory the pool */
     struct records arrays;   /* array handles; owner: the context */
     struct records handles;  /* cuMemCreate's handles; owner: references */
-    struct records contexts; /* contexts; owner: references */
+    struct records contexts; /* contexts; bytes: what the overhead knows of it; owner: references */
     uint32_t contexts_ended;
-    struct records modules;  /* modules and libraries; bytes: what the overhead grew by */
+    struct records modules;  /* modules and libraries, and contexts whose limits were raised; bytes: what the overhead knows of it */
     struct records graphs;   /* executable graphs with memory nodes; bytes: of those */
     struct mappings mappings;
     struct lock pools_lock;

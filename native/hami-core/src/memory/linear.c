@@ -8,6 +8,7 @@
 #include "../devices.h"
 #include "../driver.h"
 #include "../hooks.h"
+#include "overhead.h"
 #include "pools.h"
 
 static struct records *linear(void)
@@ -134,9 +135,11 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned in
 
 static void give_back(const struct record *record)
 {
+    charge_give_back(&(struct charge){{record->device, NULL}, CHARGE_DATA, record->bytes});
     if (record->kind == CHARGE_MANAGED)
         count_managed(record->device, -record->bytes);
-    charge_give_back(&(struct charge){{record->device, NULL}, CHARGE_DATA, record->bytes});
+    else
+        overhead_rounding_gone(record->device, record->bytes);
 }
 
 struct departure linear_depart(CUdeviceptr pointer)

@@ -5,20 +5,15 @@
 #include "../driver.h"
 #include "../hooks.h"
 #include "modules.h"
-#include "overhead.h"
 
-/* Notes what a load made the overhead grow by, so that the unload gives it back. */
-static CUresult loaded(CUresult result, const struct payer *payer, uint64_t booked_before, const void *handle)
+/* Notes what a load made the overhead grow by, if only nothing, so that the unload gives it back. */
+static CUresult loaded(CUresult result, const struct payer *payer, const struct overhead_mark *before, const void *handle)
 {
-    if (result != CUDA_SUCCESS)
-        return result;
-    uint64_t grown = overhead_grown(payer->device, booked_before);
-    if (grown)
-        records_add(&process->holdings.modules,
-                    (struct record){.key = (uintptr_t)handle,
-                                    .bytes = grown,
-                                    .device = payer->device,
-                                    .owner = (uintptr_t)payer->context});
+    if (result == CUDA_SUCCESS && payer->device != DEVICE_NONE)
+        records_add(&process->holdings.modules, (struct record){.key = (uintptr_t)handle,
+                                                                .bytes = overhead_changed(payer->device, before, 0),
+                                                                .device = payer->device,
+                                                                .owner = (uintptr_t)payer->context});
     return result;
 }
 
@@ -26,13 +21,23 @@ void modules_gone_with(CUcontext context)
 {
     struct record record;
     while (context && records_take_of(&process->holdings.modules, (uintptr_t)context, &record))
-        overhead_shrink(record.device, record.bytes);
+        overhead_gone(record.device, record.bytes);
+}
+
+void modules_limit_changed(const struct payer *payer, const struct overhead_mark *before)
+{
+    struct record record = {.bytes = 0};
+    records_take(&process->holdings.modules, (uintptr_t)payer->context, &record);
+    records_add(&process->holdings.modules, (struct record){.key = (uintptr_t)payer->context,
+                                                            .bytes = overhead_changed(payer->device, before, record.bytes),
+                                                            .device = payer->device,
+                                                            .owner = (uintptr_t)payer->context});
 }
 
 static CUresult unloaded(CUresult result, const struct record *record)
 {
     if (result == CUDA_SUCCESS)
-        overhead_shrink(record->device, record->bytes);
+        overhead_gone(record->device, record->bytes);
     else
         records_add(&process->holdings.modules, *record);
     return result;
@@ -44,9 +49,9 @@ CUresult cuModuleLoad(CUmodule *module, const char *fname)
     CUresult result = charge_current(&payer);
     if (result != CUDA_SUCCESS)
         return result;
-    uint64_t booked = overhead_booked(payer.device);
+    struct overhead_mark before = overhead_mark(payer.device);
     result = cuda.cuModuleLoad(module, fname);
-    return loaded(result, &payer, booked, result == CUDA_SUCCESS ? *module : NULL);
+    return loaded(result, &payer, &before, result == CUDA_SUCCESS ? *module : NULL);
 }
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image)
@@ -55,9 +60,9 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image)
     CUresult result = charge_current(&payer);
     if (result != CUDA_SUCCESS)
         return result;
-    uint64_t booked = overhead_booked(payer.device);
+    struct overhead_mark before = overhead_mark(payer.device);
     result = cuda.cuModuleLoadData(module, image);
-    return loaded(result, &payer, booked, result == CUDA_SUCCESS ? *module : NULL);
+    return loaded(result, &payer, &before, result == CUDA_SUCCESS ? *module : NULL);
 }
 
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions, CUjit_option *options,
@@ -67,9 +72,9 @@ CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int nu
     CUresult result = charge_current(&payer);
     if (result != CUDA_SUCCESS)
         return result;
-    uint64_t booked = overhead_booked(payer.device);
+    struct overhead_mark before = overhead_mark(payer.device);
     result = cuda.cuModuleLoadDataEx(module, image, numOptions, options, optionValues);
-    return loaded(result, &payer, booked, result == CUDA_SUCCESS ? *module : NULL);
+    return loaded(result, &payer, &before, result == CUDA_SUCCESS ? *module : NULL);
 }
 
 CUresult cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin)
@@ -78,9 +83,9 @@ CUresult cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin)
     CUresult result = charge_current(&payer);
     if (result != CUDA_SUCCESS)
         return result;
-    uint64_t booked = overhead_booked(payer.device);
+    struct overhead_mark before = overhead_mark(payer.device);
     result = cuda.cuModuleLoadFatBinary(module, fatCubin);
-    return loaded(result, &payer, booked, result == CUDA_SUCCESS ? *module : NULL);
+    return loaded(result, &payer, &before, result == CUDA_SUCCESS ? *module : NULL);
 }
 
 CUresult cuModuleUnload(CUmodule hmod)
@@ -109,10 +114,10 @@ CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *j
     if (result != CUDA_SUCCESS)
         return result;
     struct payer payer = current_if_any();
-    uint64_t booked = overhead_booked(payer.device);
+    struct overhead_mark before = overhead_mark(payer.device);
     result = cuda.cuLibraryLoadData(library, code, jitOptions, jitOptionsValues, numJitOptions, libraryOptions,
                                     libraryOptionValues, numLibraryOptions);
-    return loaded(result, &payer, booked, result == CUDA_SUCCESS ? *library : NULL);
+    return loaded(result, &payer, &before, result == CUDA_SUCCESS ? *library : NULL);
 }
 
 CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_option *jitOptions, void **jitOptionsValues,
@@ -123,10 +128,10 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_o
     if (result != CUDA_SUCCESS)
         return result;
     struct payer payer = current_if_any();
-    uint64_t booked = overhead_booked(payer.device);
+    struct overhead_mark before = overhead_mark(payer.device);
     result = cuda.cuLibraryLoadFromFile(library, fileName, jitOptions, jitOptionsValues, numJitOptions, libraryOptions,
                                         libraryOptionValues, numLibraryOptions);
-    return loaded(result, &payer, booked, result == CUDA_SUCCESS ? *library : NULL);
+    return loaded(result, &payer, &before, result == CUDA_SUCCESS ? *library : NULL);
 }
 
 CUresult cuLibraryUnload(CUlibrary library)
@@ -137,5 +142,9 @@ CUresult cuLibraryUnload(CUlibrary library)
         return result;
     bool known = records_take(&process->holdings.modules, (uintptr_t)library, &record);
     result = cuda.cuLibraryUnload(library);
-    return known ? unloaded(result, &record) : result;
+    if (known)
+        unloaded(result, &record);
+    for (unsigned device = 0; result == CUDA_SUCCESS && device < REGION_DEVICES; device++)
+        overhead_gone(device, 0);
+    return result;
 }

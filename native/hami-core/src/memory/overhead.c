@@ -29,126 +29,179 @@ static uint64_t estimate(CUdevice device)
     return overhead_estimate_mib(major, minor) * MIB;
 }
 
-/* What NVML books for this process beside its other charges, read while no charge was made or given back. Another thread in the
- * middle of an allocation makes it too small, never too large: memory is charged before it is taken and released after.
- * False: not known. */
-static bool measure(unsigned device, uint64_t *bytes)
+static bool holds_managed(unsigned device)
+{
+    return __atomic_load_n(&process->holdings.managed[device], __ATOMIC_RELAXED) > 0;
+}
+
+/* What NVML books for this process beside its other charges, read while no charge was made or given back. Another thread in the middle
+ * of an allocation makes it too small, never too large: memory is charged before it is taken and released after. Under the lock, as
+ * all that follows. False: not known. */
+static bool look(unsigned device, int64_t *beside)
 {
     enum { TRIES = 4 };
     uint32_t pid = container_host_pid();
-    /* Managed memory is charged in full and may not be on the card: the difference says nothing. */
-    if (__atomic_load_n(&process->holdings.managed[device], __ATOMIC_RELAXED) > 0)
-        return false;
     for (unsigned i = 0; pid != 0 && i < TRIES; i++) {
         uint64_t booked, step = charge_steps(device), held = charge_held(device), own = overhead_of(device)->charge.bytes;
         if (!nvml_process_memory(device_uuid(device), pid, &booked))
             return false;
-        uint64_t others = held > own ? held - own : 0;
-        *bytes = booked > others ? booked - others : 0;
+        *beside = (int64_t)(booked - (held - own));
         if (charge_steps(device) == step)
             return true;
     }
     return false;
 }
 
-CUresult overhead_before_context(struct payer payer, struct charge *charge)
+static void set(struct overhead *overhead, uint64_t known, uint64_t found)
 {
-    if (payer.device == DEVICE_NONE) {
-        *charge = (struct charge){payer, CHARGE_OVERHEAD, 0};
-        return CUDA_SUCCESS;
-    }
-    return charge_take(charge, payer, CHARGE_OVERHEAD, estimate(device_handle(payer.device)));
+    overhead->known = known;
+    __atomic_store_n(&overhead->found, found, __ATOMIC_RELAXED);
+    charge_correct(&overhead->charge, known + found);
 }
 
-void overhead_after_context(const struct charge *charge, CUresult result)
+static uint64_t less(uint64_t bytes, uint64_t gone)
 {
-    unsigned device = charge->payer.device;
-    uint64_t measured;
-    if (device == DEVICE_NONE)
-        return;
-    if (result != CUDA_SUCCESS) {
-        charge_give_back(charge);
-        return;
-    }
-    struct overhead *overhead = overhead_of(device);
-    lock_take(&overhead->lock);
-    uint64_t before = overhead->charge.bytes;
-    overhead->charge = (struct charge){{device, NULL}, CHARGE_OVERHEAD, before + charge->bytes};
-    overhead->contexts++;
-    if (measure(device, &measured))
-        charge_correct(&overhead->charge, measured > before ? measured : before);
-    else
-        container_mark_estimated();
-    overhead->known += overhead->charge.bytes - before;
-    lock_drop(&overhead->lock);
+    return bytes > gone ? bytes - gone : 0;
 }
 
-void overhead_context_gone(unsigned device)
+static bool nothing_found(unsigned device)
 {
-    uint64_t measured;
-    if (device == DEVICE_NONE)
-        return;
-    struct overhead *overhead = overhead_of(device);
-    lock_take(&overhead->lock);
-    uint64_t left = overhead->contexts > 1 ? overhead->charge.bytes / overhead->contexts * (overhead->contexts - 1) : 0;
-    if (overhead->contexts > 0)
-        overhead->contexts--;
-    if (overhead->contexts > 0 && measure(device, &measured) && measured > left)
-        left = measured;
-    charge_correct(&overhead->charge, left);
-    overhead->known = left;
-    lock_drop(&overhead->lock);
+    return __atomic_load_n(&overhead_of(device)->found, __ATOMIC_RELAXED) == 0;
 }
 
-/* Under the lock. What calls were seen to take is given back by the calls that undo them; the rest is as large as it is found. */
-static void find_again(struct overhead *overhead, unsigned device)
+static bool find(const struct overhead *overhead, unsigned device, uint64_t *found)
 {
-    uint64_t measured;
-    if (overhead->contexts > 0 && measure(device, &measured))
-        charge_correct(&overhead->charge, measured > overhead->known ? measured : overhead->known);
+    int64_t beside;
+    if (overhead->contexts == 0 || holds_managed(device) || !look(device, &beside))
+        return false;
+    *found = less(beside > 0 ? (uint64_t)beside : 0, overhead->known);
+    return true;
 }
 
 void overhead_settle(unsigned device)
 {
+    uint64_t found;
     /* One that is being changed settles itself. */
     if (device == DEVICE_NONE || !lock_try(&overhead_of(device)->lock))
         return;
-    find_again(overhead_of(device), device);
+    struct overhead *overhead = overhead_of(device);
+    if (find(overhead, device, &found))
+        set(overhead, overhead->known, found);
+    lock_drop(&overhead->lock);
+}
+
+struct overhead_mark overhead_mark(unsigned device)
+{
+    struct overhead_mark mark = {false, 0};
+    if (device == DEVICE_NONE)
+        return mark;
+    lock_take(&overhead_of(device)->lock);
+    mark.known = look(device, &mark.beside);
     lock_drop(&overhead_of(device)->lock);
+    return mark;
 }
 
-uint64_t overhead_booked(unsigned device)
+/* Growth since the mark, where `charged` is the overhead's charge without it. False: not known. */
+static bool grown(unsigned device, const struct overhead_mark *before, uint64_t charged, int64_t *growth)
 {
-    uint64_t booked;
-    uint32_t pid = device == DEVICE_NONE ? 0 : container_host_pid();
-    bool managed = pid != 0 && __atomic_load_n(&process->holdings.managed[device], __ATOMIC_RELAXED) > 0;
-    return managed && nvml_process_memory(device_uuid(device), pid, &booked) ? booked : 0;
+    int64_t beside, floor = before->beside;
+    if (!before->known || !look(device, &beside))
+        return false;
+    /* What another thread loaded meanwhile may be charged by now. */
+    if (beside > floor && !holds_managed(device) && (int64_t)charged > floor)
+        floor = (int64_t)charged < beside ? (int64_t)charged : beside;
+    *growth = beside - floor;
+    return true;
 }
 
-uint64_t overhead_grown(unsigned device, uint64_t booked_before)
+uint64_t overhead_changed(unsigned device, const struct overhead_mark *before, uint64_t had)
 {
+    int64_t growth, now;
     if (device == DEVICE_NONE)
         return 0;
     struct overhead *overhead = overhead_of(device);
     lock_take(&overhead->lock);
-    uint64_t before = overhead->charge.bytes, booked = booked_before ? overhead_booked(device) : 0;
-    if (booked > booked_before)
-        charge_correct(&overhead->charge, before + booked - booked_before);
-    else
-        find_again(overhead, device);
-    uint64_t grown = overhead->charge.bytes > before ? overhead->charge.bytes - before : 0;
-    overhead->known += grown;
+    now = (int64_t)had + (grown(device, before, overhead->charge.bytes, &growth) ? growth : 0);
+    now = now > 0 ? now : 0;
+    set(overhead, less(overhead->known, had) + (uint64_t)now, overhead->found);
     lock_drop(&overhead->lock);
-    return grown;
+    return (uint64_t)now;
 }
 
-void overhead_shrink(unsigned device, uint64_t bytes)
+static void gone(struct overhead *overhead, unsigned device, uint64_t had)
 {
-    if (device == DEVICE_NONE || bytes == 0)
+    uint64_t found = 0, known = less(overhead->known, had);
+    overhead->known = known;
+    if (overhead->found > 0 && !find(overhead, device, &found))
+        found = 0;
+    set(overhead, known, found);
+}
+
+void overhead_gone(unsigned device, uint64_t had)
+{
+    if (device == DEVICE_NONE || (had == 0 && nothing_found(device)))
+        return;
+    lock_take(&overhead_of(device)->lock);
+    gone(overhead_of(device), device, had);
+    lock_drop(&overhead_of(device)->lock);
+}
+
+void overhead_rounding_gone(unsigned device, uint64_t bytes)
+{
+    if (device == DEVICE_NONE || nothing_found(device))
         return;
     struct overhead *overhead = overhead_of(device);
     lock_take(&overhead->lock);
-    overhead->known = overhead->known > bytes ? overhead->known - bytes : 0;
-    charge_correct(&overhead->charge, overhead->charge.bytes > bytes ? overhead->charge.bytes - bytes : 0);
+    set(overhead, overhead->known, less(overhead->found, charge_whole_pieces(bytes) - bytes));
+    lock_drop(&overhead->lock);
+}
+
+CUresult overhead_before_context(struct payer payer, struct overhead_context *context)
+{
+    *context = (struct overhead_context){.charge = {payer, CHARGE_OVERHEAD, 0}};
+    if (payer.device == DEVICE_NONE)
+        return CUDA_SUCCESS;
+    /* NVML lists no process without a context. */
+    if (__atomic_load_n(&overhead_of(payer.device)->contexts, __ATOMIC_RELAXED) == 0)
+        context->before.known = true;
+    else
+        context->before = overhead_mark(payer.device);
+    return charge_take(&context->charge, payer, CHARGE_OVERHEAD, estimate(device_handle(payer.device)));
+}
+
+uint64_t overhead_after_context(const struct overhead_context *context, CUresult result)
+{
+    unsigned device = context->charge.payer.device;
+    int64_t growth;
+    if (device == DEVICE_NONE)
+        return 0;
+    if (result != CUDA_SUCCESS) {
+        charge_give_back(&context->charge);
+        return 0;
+    }
+    struct overhead *overhead = overhead_of(device);
+    lock_take(&overhead->lock);
+    uint64_t cost = context->charge.bytes, charged = overhead->charge.bytes;
+    overhead->charge = (struct charge){{device, NULL}, CHARGE_OVERHEAD, charged + cost};
+    __atomic_fetch_add(&overhead->contexts, 1, __ATOMIC_RELAXED);
+    if (grown(device, &context->before, charged, &growth))
+        cost = growth > 0 ? (uint64_t)growth : 0;
+    else
+        container_mark_estimated();
+    set(overhead, overhead->known + cost, overhead->found);
+    lock_drop(&overhead->lock);
+    return cost;
+}
+
+void overhead_context_gone(unsigned device, uint64_t had)
+{
+    if (device == DEVICE_NONE)
+        return;
+    struct overhead *overhead = overhead_of(device);
+    lock_take(&overhead->lock);
+    if (overhead->contexts > 0 && __atomic_sub_fetch(&overhead->contexts, 1, __ATOMIC_RELAXED) == 0)
+        set(overhead, 0, 0);
+    else
+        gone(overhead, device, had);
     lock_drop(&overhead->lock);
 }
