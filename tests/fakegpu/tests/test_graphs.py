@@ -195,6 +195,18 @@ def alloc_node(process: Process, bytes_wanted: int) -> None:
     )
 
 
+def test_addresses_of_graphs_cost_nothing(machine: Machine) -> None:
+    """Many graphs that each need most of the card wait to be launched."""
+    with machine.user() as process:
+        process.run(PREPARE)
+        begin(process, "RELAXED")
+        process.run("allocated = [ok(d.cuMemAllocAsync(12 << 30, stream)) for _ in range(40)]")
+        process.run("graph = ok(d.cuStreamEndCapture(stream))")
+        assert len(set(process.run("[int(pointer) for pointer in allocated]"))) == 40
+        assert machine.held(process) == {"context": CONTEXT_BYTES}
+        process.run("ok(d.cuGraphDestroy(graph))")
+
+
 def test_memory_that_a_graph_leaves_is_the_programs_to_free(machine: Machine) -> None:
     with machine.user() as process:
         process.run(PREPARE)

@@ -30,7 +30,7 @@ struct CUctx_st {
 };
 
 struct graph_memory {
-    struct arena arena; /* addresses of allocation nodes; backing is counted below */
+    struct graph_addresses *addresses; /* of allocation nodes; backing is counted below */
     uint64_t reserved, reserved_high, used, used_high;
 };
 

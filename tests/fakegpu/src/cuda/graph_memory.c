@@ -8,8 +8,15 @@
 
 #include <stdlib.h>
 
+/* Addresses cost nothing, so there are always more of them. */
+struct graph_addresses {
+    struct graph_addresses *next;
+    struct arena arena;
+};
+
 struct backing {
     struct backing *next;
+    struct arena *arena;
     CUdeviceptr address;
     uint64_t bytes;
     unsigned holders; /* the node, and what was instantiated with it */
@@ -29,22 +36,45 @@ static void gives_nothing(struct arena *arena, uint64_t bytes) {
     (void)bytes;
 }
 
+static bool add_addresses(struct device *device) {
+    struct graph_addresses *more = calloc(1, sizeof *more);
+    if (more == NULL) {
+        return false;
+    }
+    more->arena = (struct arena){.kind = ARENA_GRAPH, .device = device, .take = costs_nothing, .give = gives_nothing};
+    if (!arena_open(&more->arena, 4 * device_capacity(device))) {
+        free(more);
+        return false;
+    }
+    more->next = device->graph_memory.addresses;
+    device->graph_memory.addresses = more;
+    return true;
+}
+
+static bool take_address(struct device *device, size_t bytes, struct backing *backing) {
+    struct graph_addresses *from = device->graph_memory.addresses;
+    for (; from != NULL; from = from->next) {
+        backing->arena = &from->arena;
+        backing->address = arena_take(&from->arena, NULL, bytes);
+        if (backing->address != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 CUresult graph_memory_reserve_address(struct device *device, size_t bytes, CUdeviceptr *address) {
-    struct arena *arena = &device->graph_memory.arena;
-    arena->kind = ARENA_GRAPH;
-    arena->device = device;
-    arena->take = costs_nothing;
-    arena->give = gives_nothing;
-    struct backing *backing = malloc(sizeof *backing);
-    *address = backing != NULL && bytes <= device_capacity(device) && arena_open(arena, 4 * device_capacity(device))
-                   ? arena_take(arena, NULL, bytes)
-                   : 0;
-    if (*address == 0) {
+    struct backing *backing = calloc(1, sizeof *backing);
+    if (backing == NULL || bytes > device_capacity(device) ||
+        !(take_address(device, bytes, backing) ||
+          (add_addresses(device) && take_address(device, bytes, backing)))) {
         free(backing);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    uint64_t whole = (bytes + ARENA_UNIT - 1) / ARENA_UNIT * ARENA_UNIT;
-    *backing = (struct backing){.next = backings, .address = *address, .bytes = whole, .holders = 1};
+    backing->bytes = (bytes + ARENA_UNIT - 1) / ARENA_UNIT * ARENA_UNIT;
+    backing->holders = 1;
+    backing->next = backings;
+    *address = backing->address;
     backings = backing;
     return CUDA_SUCCESS;
 }
@@ -65,7 +95,7 @@ static struct device *device_of(CUdeviceptr address) {
 static void remove_backing(struct backing **link) {
     struct backing *gone = *link;
     *link = gone->next;
-    arena_give(&device_of(gone->address)->graph_memory.arena, (uintptr_t)gone->address);
+    arena_give(gone->arena, (uintptr_t)gone->address);
     free(gone);
 }
 
