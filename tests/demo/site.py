@@ -154,7 +154,8 @@ def _write_pods(directory: Path, pods: list[Json]) -> None:
     services.write_atomically(directory / "pods.json", json.dumps(listing))
 
 
-def _install_driver(directory: Path) -> Driver:
+def install_driver(directory: Path) -> Driver:
+    """The fake card's driver in a directory of its own."""
     (directory / STATE).mkdir(parents=True)
     for name in DRIVER_FILES:
         shutil.copy(FAKE_GPU / "build" / name, directory / name)
@@ -166,7 +167,7 @@ def _install_driver(directory: Path) -> Driver:
 def running(directory: Path, left_out: Collection[str], progress: Progress) -> Iterator[Site]:
     """A site in `directory` with every service that is not left out. Raises services.ServiceFailure."""
     node = directory / "node"
-    driver = _install_driver(directory / "driver")
+    driver = install_driver(directory / "driver")
     api = Api()
     images = {container["image"]: IMAGE for container in _example_containers()}
     with contextlib.ExitStack() as stack:
