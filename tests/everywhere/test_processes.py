@@ -42,6 +42,12 @@ def test_a_start_that_fails_can_be_tried_again(container: Container, program: Pa
     assert ended.errors.count("CUDA is refused") == 1
 
 
+def test_a_start_that_fails_in_the_driver_can_be_tried_again(container: Container, program: Path) -> None:
+    ended = container.run(program, "driver-retry", FAKEGPU_FAULTS="cuInit=error:999@1")
+    assert (ended.status, ended.errors) == (0, "")
+    assert device(container)["used_bytes"] == 0
+
+
 @pytest.mark.root
 def test_in_a_chroot_the_limit_cannot_be_found_and_cuda_is_refused(container: Container, program: Path) -> None:
     require_root()

@@ -16,6 +16,7 @@
 #include "ledger.h"
 #include "message.h"
 #include "own_path.h"
+#include "preload.h"
 #include "slot.h"
 
 struct process *process;
@@ -165,12 +166,13 @@ static bool stamp_environment(struct region_file *file, unsigned device, char *r
     return true;
 }
 
-/* The limits files' limits follow when the card's memory is known. */
-static bool stamp_nothing(struct region_file *file, unsigned device, char *reason)
+/* The limits files' limits follow when the card's memory is known. Device 0 is stamped once in a region's life. */
+static bool stamp_managed(struct region_file *file, unsigned device, char *reason)
 {
     (void)file;
-    (void)device;
     (void)reason;
+    if (device == 0)
+        preload_say_gap(library);
     return true;
 }
 
@@ -250,7 +252,7 @@ static bool attach(struct process *mine, char *reason)
     mine->slot = slot_take(&c->region, &c->self, reason);
     if (mine->slot == SLOT_NONE)
         return false;
-    if (!devices_register(&c->region, c->managed ? stamp_nothing : stamp_environment, reason)) {
+    if (!devices_register(&c->region, c->managed ? stamp_managed : stamp_environment, reason)) {
         slot_drop(&c->region, mine->slot);
         return false;
     }

@@ -127,21 +127,22 @@ void *elf_symbol(ElfW(Addr) base, const ElfW(Dyn) *dynamic, const char *name)
     return address;
 }
 
+/* NULL where the kernel started something else than the program: musl's loader with the program as its argument. It has no PT_PHDR. */
 static const struct r_debug *find_debug(void)
 {
     const ElfW(Phdr) *headers = (const void *)getauxval(AT_PHDR);
     unsigned long count = getauxval(AT_PHNUM);
-    const ElfW(Phdr) *dynamic_header = NULL;
-    ElfW(Addr) base = 0;
+    const ElfW(Phdr) *own_header = NULL, *dynamic_header = NULL;
 
     for (unsigned long i = 0; headers && i < count; i++) {
         if (headers[i].p_type == PT_PHDR)
-            base = (ElfW(Addr))headers - headers[i].p_vaddr;
+            own_header = &headers[i];
         else if (headers[i].p_type == PT_DYNAMIC)
             dynamic_header = &headers[i];
     }
-    if (!dynamic_header)
+    if (!own_header || !dynamic_header)
         return NULL;
+    ElfW(Addr) base = (ElfW(Addr))headers - own_header->p_vaddr;
     for (const ElfW(Dyn) *entry = (const void *)(base + dynamic_header->p_vaddr); entry->d_tag != DT_NULL; entry++)
         if (entry->d_tag == DT_DEBUG)
             return (const struct r_debug *)entry->d_un.d_ptr;
@@ -197,7 +198,7 @@ void *elf_next_symbol(const char *name)
     struct wanted wanted = {name, NULL, false};
     if (debug && debug->r_map)
         return find_behind_us(debug->r_map, name);
-    /* A program without DT_DEBUG, as this library is when it is executed. */
+    /* A program without DT_DEBUG, as this library is when it is executed, or one that is not known. */
     dl_iterate_phdr(visit, &wanted);
     return wanted.address;
 }

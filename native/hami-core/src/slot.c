@@ -21,8 +21,7 @@ static bool same_process(const struct extension_slot *slot, const struct identit
     return slot->pid == self->pid && slot->start_time == self->start_time && slot->pid_namespace == self->pid_namespace;
 }
 
-/* Another copy of the library in this process has it (dlmopen). Its lock looks free to us and must not be touched. */
-static bool is_mine(const struct extension_slot *slot, const struct identity *self)
+bool slot_is_of(const struct extension_slot *slot, const struct identity *self)
 {
     return same_process(slot, self) && slot->image == self->image;
 }
@@ -79,7 +78,8 @@ static bool seize(struct region *region, unsigned number, const struct identity 
     const struct extension_slot *slot = &region->file->extension.slots[number];
     bool used = state_of(slot) == SLOT_USED;
 
-    if ((used && is_mine(slot, self)) || !record_lock_try(region->lock_file, F_WRLCK, number, 1))
+    /* Another copy of the library in this process may have it (dlmopen). Its lock looks free to us and must not be touched. */
+    if ((used && slot_is_of(slot, self)) || !record_lock_try(region->lock_file, F_WRLCK, number, 1))
         return false;
     if (state_of(slot) == SLOT_USED && lost_its_lock(region, slot, self)) {
         record_lock_drop(region->lock_file, number, 1);
@@ -131,6 +131,6 @@ bool slot_reap(struct region *region, const struct identity *self)
 void slot_keep(struct region *region, unsigned slot, const struct identity *self)
 {
     char reason[REASON_BYTES];
-    if (region_keep_lock_file(region, reason) && is_mine(&region->file->extension.slots[slot], self))
+    if (region_keep_lock_file(region, reason) && slot_is_of(&region->file->extension.slots[slot], self))
         record_lock_try(region->lock_file, F_WRLCK, slot, 1);
 }

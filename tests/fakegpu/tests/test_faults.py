@@ -19,6 +19,12 @@ def test_every_call_of_a_family(machine: Machine) -> None:
         assert process.run("code(d.cuDevicePrimaryCtxRetain(0)), code(d.cuDeviceGetCount())") == ["UNKNOWN", "SUCCESS"]
 
 
+def test_a_start_that_fails_and_is_tried_again(machine: Machine) -> None:
+    with machine.process(FAKEGPU_FAULTS="cuInit=error:999@1") as process:
+        assert process.run("[code(d.cuInit(0)) for _ in range(3)]") == ["UNKNOWN", "SUCCESS", "SUCCESS"]
+        assert process.run("code(d.cuDevicePrimaryCtxRetain(0))") == "SUCCESS"
+
+
 def test_nvml_that_refuses(machine: Machine) -> None:
     faults = "nvmlDeviceGetComputeRunningProcesses_v3=error:3;nvmlDeviceGetMemoryInfo=error:999"
     with machine.process(FAKEGPU_FAULTS=faults) as process:

@@ -46,15 +46,18 @@ static bool parse(const char *text) {
 }
 
 bool faults_set(const char *text) {
-    atomic_store(&count, 0);
-    char copy[1024];
-    if (text == NULL || *text == '\0') {
-        return true;
-    }
-    if (strlen(text) >= sizeof copy) {
+    static char set[1024];
+    text = text == NULL ? "" : text;
+    if (strlen(text) >= sizeof set) {
         message("faults: longer than 1023 bytes");
         return false;
     }
+    if (strcmp(text, set) == 0) {
+        return true; /* the configuration is read more than once, and the calls are counted on */
+    }
+    atomic_store(&count, 0);
+    set[0] = '\0';
+    char copy[sizeof set];
     strcpy(copy, text);
     char *rest = copy;
     for (char *entry; (entry = strsep(&rest, ";")) != NULL;) {
@@ -64,6 +67,7 @@ bool faults_set(const char *text) {
             return false;
         }
     }
+    strcpy(set, text);
     return true;
 }
 

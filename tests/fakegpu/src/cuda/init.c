@@ -1,3 +1,4 @@
+#include "../common/faults.h"
 #include "driver.h"
 #include "lookup.h"
 #include "visible.h"
@@ -41,6 +42,10 @@ static CUresult start(void) {
         return CUDA_ERROR_SYSTEM_NOT_READY;
     case CONFIG_OK:
         break;
+    }
+    CUresult fault = (CUresult)fault_of("cuInit");
+    if (fault != CUDA_SUCCESS) {
+        return fault;
     }
     lookup_limit(driver.config.cuda_version);
     int chosen[MAX_DEVICES];
