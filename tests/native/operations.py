@@ -3,6 +3,7 @@
 An answer is the name of the result without its prefix. An object is noted under its number only if it was made.
 """
 
+import ctypes
 import os
 from collections.abc import Callable
 from typing import Any
@@ -64,6 +65,27 @@ def reset_primary(device: int) -> str:
 
 def end_context(number: int) -> str:
     return code(d.cuCtxDestroy(contexts.pop(number)))
+
+
+def make_green(number: int, device: int) -> str:
+    """A green context of all multiprocessors; what is made current is what the driver makes of it."""
+    all_of_it = ok(d.cuDeviceGetDevResource(device, d.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM))
+    description = ok(d.cuDevResourceGenerateDesc([all_of_it], 1))
+    flags = d.CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM.value
+    answer = _note(number, d.cuGreenCtxCreate(description, device, flags))
+    if answer == "SUCCESS":
+        contexts[number] = ok(d.cuCtxFromGreenCtx(objects[number]))
+    return answer
+
+
+def end_green(number: int) -> str:
+    del contexts[number]
+    return _drop(number, d.cuGreenCtxDestroy(objects[number]))
+
+
+def set_heap(size: int) -> str:
+    """The memory of the current context from which kernels allocate."""
+    return code(d.cuCtxSetLimit(d.CUlimit.CU_LIMIT_MALLOC_HEAP_SIZE, size))
 
 
 def use(number: int) -> None:
@@ -175,17 +197,115 @@ def wait() -> str:
 
 # Memory by handle.
 
+_LIBC = ctypes.CDLL(None)
+_PIDFD_GETFD = 438
+_FILE = d.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 
-def _physical(device: int) -> Any:
+
+def _physical(device: int, shared: bool = False) -> Any:
     prop = d.CUmemAllocationProp()
     prop.type = d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
     prop.location.type = _DEVICE
     prop.location.id = device
+    if shared:
+        prop.requestedHandleTypes = _FILE
     return prop
 
 
-def create(number: int, size: int, device: int) -> str:
-    return _note(number, d.cuMemCreate(size, _physical(device), 0))
+def create(number: int, size: int, device: int, shared: bool = False) -> str:
+    return _note(number, d.cuMemCreate(size, _physical(device, shared), 0))
+
+
+def export(number: int, handle: int) -> int:
+    """A descriptor of memory that was created to be shared."""
+    objects[number] = ok(d.cuMemExportToShareableHandle(objects[handle], _FILE, 0))
+    return int(objects[number])
+
+
+def end_export(number: int) -> str:
+    os.close(objects.pop(number))
+    return "SUCCESS"
+
+
+def import_from(number: int, process: int, descriptor: int) -> str:
+    """Memory that another process, or this one, has exported."""
+    holder = os.pidfd_open(process)
+    passed = _LIBC.syscall(_PIDFD_GETFD, holder, descriptor, 0)
+    try:
+        return _note(number, d.cuMemImportFromShareableHandle(passed, _FILE))
+    finally:
+        os.close(holder)
+        os.close(passed)
+
+
+# Multicast objects.
+
+
+def make_multicast(number: int, size: int, devices: int) -> str:
+    props = d.CUmulticastObjectProp()
+    props.numDevices, props.size = devices, size
+    answer = _note(number, d.cuMulticastCreate(props))
+    for device in range(devices if answer == "SUCCESS" else 0):
+        ok(d.cuMulticastAddDevice(objects[number], device))
+    return answer
+
+
+def bind(multicast: int, offset: int, handle: int, size: int) -> str:
+    return code(d.cuMulticastBindMem(objects[multicast], offset, objects[handle], 0, size, 0))
+
+
+def bind_mapping(multicast: int, offset: int, mapping: int) -> str:
+    address, size = objects[mapping]
+    return code(d.cuMulticastBindAddr(objects[multicast], offset, address, size, 0))
+
+
+def unbind(multicast: int, device: int, offset: int, size: int) -> str:
+    return code(d.cuMulticastUnbind(objects[multicast], device, offset, size))
+
+
+# Arrays whose tiles are mapped one by one.
+
+
+def take_sparse(number: int, tiles: int, levels: int) -> str:
+    """An array of so many tiles squared."""
+    shape = d.CUDA_ARRAY3D_DESCRIPTOR()
+    shape.Width = shape.Height = 128 * tiles
+    shape.NumChannels, shape.Format = 4, d.CUarray_format.CU_AD_FORMAT_UNSIGNED_INT8
+    shape.Flags = d.CUDA_ARRAY3D_SPARSE
+    if levels:
+        return _note(number, d.cuMipmappedArrayCreate(shape, levels))
+    return _note(number, d.cuArray3DCreate(shape))
+
+
+def create_tile_pool(number: int, size: int, device: int) -> str:
+    prop = _physical(device)
+    prop.allocFlags.usage = 1  # CU_MEM_CREATE_USAGE_TILE_POOL
+    return _note(number, d.cuMemCreate(size, prop, 0))
+
+
+def map_tile(array: int, x: int, y: int, pool: int | None) -> str:
+    """Map a tile of an array to the memory of a pool, or unmap it."""
+    whole = objects[array]
+    info = d.CUarrayMapInfo()
+    if isinstance(whole, d.CUmipmappedArray):
+        info.resourceType = d.CUresourcetype.CU_RESOURCE_TYPE_MIPMAPPED_ARRAY
+        info.resource.mipmap = whole
+        tile = ok(d.cuMipmappedArrayGetSparseProperties(whole)).tileExtent
+    else:
+        info.resourceType = d.CUresourcetype.CU_RESOURCE_TYPE_ARRAY
+        info.resource.array = whole
+        tile = ok(d.cuArrayGetSparseProperties(whole)).tileExtent
+    info.subresourceType = d.CUarraySparseSubresourceType.CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_SPARSE_LEVEL
+    level = info.subresource.sparseLevel
+    level.offsetX, level.offsetY = x * tile.width, y * tile.height
+    level.extentWidth, level.extentHeight, level.extentDepth = tile.width, tile.height, 1
+    operations = d.CUmemOperationType
+    info.memOperationType = operations.CU_MEM_OPERATION_TYPE_MAP if pool else operations.CU_MEM_OPERATION_TYPE_UNMAP
+    info.memHandleType = d.CUmemHandleType.CU_MEM_HANDLE_TYPE_GENERIC
+    if pool:
+        info.memHandle.memHandle = objects[pool]
+    info.deviceBitMask = 1
+    return code(d.cuMemMapArrayAsync([info], 1, 0))
 
 
 def release(number: int) -> str:
@@ -275,14 +395,10 @@ def leave_a_child() -> int:
 
 def share_handle(number: int) -> str:
     """Content of an IPC handle for a block, in hexadecimal."""
-    import ctypes
-
     return ctypes.string_at(ok(d.cuIpcGetMemHandle(objects[number])).getPtr(), 64).hex()
 
 
 def open_handle(number: int, content: str) -> str:
-    import ctypes
-
     handle = d.CUipcMemHandle()
     ctypes.memmove(handle.getPtr(), bytes.fromhex(content), 64)
     return _note(number, d.cuIpcOpenMemHandle(handle, 1))

@@ -31,6 +31,7 @@ typedef struct CUlib_st *CUlibrary;
 typedef struct CUDA_GRAPH_INSTANTIATE_PARAMS_st CUDA_GRAPH_INSTANTIATE_PARAMS;
 typedef struct CUexecAffinityParam_st CUexecAffinityParam;
 typedef struct CUctxCreateParams_st CUctxCreateParams;
+typedef struct CUmulticastObjectProp_st CUmulticastObjectProp;
 typedef struct CUmemAccessDesc_st CUmemAccessDesc;
 typedef unsigned int CUjit_option;
 typedef unsigned int CUlibraryOption;
@@ -229,16 +230,26 @@ typedef enum CUmemOperationType_enum {
     CU_MEM_OPERATION_TYPE_UNMAP = 2
 } CUmemOperationType;
 
+typedef enum CUarraySparseSubresourceType_enum {
+    CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_SPARSE_LEVEL = 0,
+    CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL = 1
+} CUarraySparseSubresourceType;
+
 typedef struct CUarrayMapInfo_st {
     CUresourcetype resourceType;
     union {
         CUmipmappedArray mipmap;
         CUarray array;
     } resource;
-    unsigned int subresourceType;
+    CUarraySparseSubresourceType subresourceType;
     union {
-        unsigned int sparseLevel[8];
-        unsigned long long align[4];
+        struct {
+            unsigned int level, layer, offsetX, offsetY, offsetZ, extentWidth, extentHeight, extentDepth;
+        } sparseLevel;
+        struct {
+            unsigned int layer;
+            unsigned long long offset, size;
+        } miptail;
     } subresource;
     CUmemOperationType memOperationType;
     unsigned int memHandleType;

@@ -32,7 +32,6 @@ CUDA(cuGraphDestroy, (CUgraph graph))
 CUDA(cuLibraryGetModule, (CUmodule * module, CUlibrary library))
 CUDA(cuModuleGetFunction, (void **function, CUmodule module, const char *name))
 CUDA(cuArrayGetSparseProperties, (void *properties, CUarray array))
-CUDA(cuMulticastCreate, (CUmemGenericAllocationHandle * object, const void *properties))
 CUDA(cuMulticastAddDevice, (CUmemGenericAllocationHandle object, CUdevice device))
 CUDA(cuMemSetAccess, (CUdeviceptr address, size_t bytes, const void *description, size_t count))
 CUDA(cuDeviceGetDevResource, (CUdevice device, void *resource, int type))
@@ -503,12 +502,12 @@ static void arrays(void)
     OK(cuArrayDestroy(array));
 }
 
-/* What was mapped into a sparse array stays while the array is there. */
+/* What was mapped into a sparse array stays until the piece is mapped to something else, unmapped, or the array ends. */
 static void sparse_arrays(void)
 {
     CUDA_ARRAY3D_DESCRIPTOR descriptor = {1024, 1024, 0, CU_AD_FORMAT_UNSIGNED_INT8, 4, CUDA_ARRAY3D_SPARSE};
     CUmemAllocationProp prop = allocation_properties(CU_MEM_LOCATION_TYPE_DEVICE, device);
-    CUmemGenericAllocationHandle handle;
+    CUmemGenericAllocationHandle handle, second;
     struct {
         unsigned extent[3], rest[32];
     } tile;
@@ -522,15 +521,34 @@ static void sparse_arrays(void)
     IS(charged(), 2 * MIB);
     memset(&map, 0, sizeof(map));
     map.resource.array = array;
-    map.subresource.sparseLevel[5] = tile.extent[0];
-    map.subresource.sparseLevel[6] = tile.extent[1];
-    map.subresource.sparseLevel[7] = 1;
+    map.subresource.sparseLevel.extentWidth = tile.extent[0];
+    map.subresource.sparseLevel.extentHeight = tile.extent[1];
+    map.subresource.sparseLevel.extentDepth = 1;
     map.memOperationType = CU_MEM_OPERATION_TYPE_MAP;
     map.memHandle.memHandle = handle;
     map.deviceBitMask = 1u << device;
     OK(cuMemMapArrayAsync(&map, 1, NULL));
     OK(cuMemMapArrayAsync_ptsz(&map, 1, NULL));
     OK(cuStreamSynchronize(NULL));
+    OK(cuMemRelease(handle));
+    IS(charged(), 2 * MIB);
+    OK(cuMemCreate(&second, 4 * MIB, &prop, 0));
+    map.memHandle.memHandle = second;
+    OK(cuMemMapArrayAsync(&map, 1, NULL));
+    IS(charged(), 4 * MIB);
+    map.subresource.sparseLevel.offsetX = tile.extent[0];
+    OK(cuMemMapArrayAsync(&map, 1, NULL));
+    OK(cuMemRelease(second));
+    map.memOperationType = CU_MEM_OPERATION_TYPE_UNMAP;
+    OK(cuMemMapArrayAsync(&map, 1, NULL));
+    IS(charged(), 4 * MIB);
+    map.subresource.sparseLevel.offsetX = 0;
+    OK(cuMemMapArrayAsync(&map, 1, NULL));
+    IS(charged(), 0);
+    OK(cuMemCreate(&handle, 2 * MIB, &prop, 0));
+    map.memHandle.memHandle = handle;
+    map.memOperationType = CU_MEM_OPERATION_TYPE_MAP;
+    OK(cuMemMapArrayAsync(&map, 1, NULL));
     OK(cuMemRelease(handle));
     IS(charged(), 2 * MIB);
     OK(cuArrayDestroy(array));
@@ -547,7 +565,7 @@ static void multicast_objects(void)
     } object = {2, 64 * MIB, 0, 0};
     CUmemGenericAllocationHandle multicast, handle, second;
     CUdeviceptr address;
-    OK(cuMulticastCreate(&multicast, &object));
+    OK(cuMulticastCreate(&multicast, (const CUmulticastObjectProp *)&object));
     OK(cuMulticastAddDevice(multicast, 0));
     OK(cuMulticastAddDevice(multicast, 1));
     IS(charged(), 0);
@@ -567,7 +585,22 @@ static void multicast_objects(void)
     IS(charged(), 32 * MIB);
     OK(cuMulticastUnbind(multicast, device, 32 * MIB, 32 * MIB));
     IS(charged(), 0);
+    /* Each device has places of its own. */
+    prop.location.id = 1;
+    OK(cuMemCreate(&second, 32 * MIB, &prop, 0));
+    prop.location.id = 0;
+    OK(cuMemCreate(&handle, 32 * MIB, &prop, 0));
+    OK(cuMulticastBindMem(multicast, 0, handle, 0, 32 * MIB, 0));
+    OK(cuMulticastBindMem_v2(multicast, 1, 0, second, 0, 32 * MIB, 0));
+    OK(cuMemRelease(handle));
+    OK(cuMulticastUnbind(multicast, 1, 0, 32 * MIB));
+    IS(charged(), 32 * MIB);
+    /* It ends with its last handle and mapping, and what is bound to it with it. */
+    OK(cuMemMap(address, 32 * MIB, 0, multicast, 0));
     OK(cuMemRelease(multicast));
+    IS(charged(), 32 * MIB);
+    OK(cuMemUnmap(address, 32 * MIB));
+    IS(charged(), 0);
 }
 
 /* A green context keeps the primary one alive. */

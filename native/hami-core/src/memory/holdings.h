@@ -17,10 +17,10 @@ struct overhead {
     struct charge charge; /* of both */
 };
 
-/* A range of addresses, or of a multicast object, and the memory behind it. */
+/* A range of addresses, of a multicast object or of a sparse array, and the memory behind it. */
 struct mapping {
-    uint64_t space; /* 0: addresses, else the multicast object */
-    uint64_t start;
+    uint64_t space; /* 0: addresses, else the multicast object or the array */
+    uint64_t start; /* see virtual.c */
     uint64_t length;
     uint64_t handle;
 };
@@ -35,7 +35,7 @@ struct mappings {
 struct holdings {
     struct records linear;   /* device pointers; owner: the context, or for pooled memory the pool */
     struct records arrays;   /* array handles; owner: the context */
-    struct records handles;  /* cuMemCreate's handles; owner: references */
+    struct records handles;  /* of memory and multicast objects; kind: see virtual.c; owner: references */
     struct records contexts; /* contexts; bytes: what the overhead knows of it; owner: references */
     uint32_t contexts_ended;
     struct records modules;  /* modules and libraries, and contexts whose limits were raised; bytes: what the overhead knows of it */

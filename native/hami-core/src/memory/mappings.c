@@ -66,16 +66,6 @@ bool mappings_take(struct mappings *mappings, uint64_t space, uint64_t start, ui
     return found;
 }
 
-bool mappings_has(struct mappings *mappings, uint64_t space, uint64_t handle)
-{
-    bool found = false;
-    lock_take(&mappings->lock);
-    for (size_t at = position(mappings, space, 0); at < mappings->count && mappings->sorted[at].space == space; at++)
-        found |= mappings->sorted[at].handle == handle;
-    lock_drop(&mappings->lock);
-    return found;
-}
-
 uint64_t mappings_handle_at(struct mappings *mappings, uint64_t address)
 {
     uint64_t handle = 0;

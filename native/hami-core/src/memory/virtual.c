@@ -9,22 +9,29 @@
 #include "../hooks.h"
 #include "mappings.h"
 
+/* The kind of a handle's record: a multicast object keeps what is bound to it, and an imported handle may be of one. */
+enum { HANDLE_MEMORY, HANDLE_MULTICAST, HANDLE_IMPORTED };
+
 static struct records *handles(void)
 {
     return &process->holdings.handles;
 }
 
-static void refer(uint64_t handle)
+static void unrefer_all(uint64_t space, uint64_t start, uint64_t length);
+
+/* The last reference to a handle is gone. */
+static void ended(const struct record *record)
 {
-    struct record record;
-    records_refer(handles(), handle, 1, &record);
+    charge_give_back(&(struct charge){{record->device, NULL}, CHARGE_DATA, record->bytes});
+    if (record->kind != HANDLE_MEMORY)
+        unrefer_all(record->key, 0, UINT64_MAX);
 }
 
 static void unrefer(uint64_t handle)
 {
     struct record record;
     if (records_refer(handles(), handle, -1, &record) && record.owner == 0)
-        charge_give_back(&(struct charge){{record.device, NULL}, CHARGE_DATA, record.bytes});
+        ended(&record);
 }
 
 static void unrefer_all(uint64_t space, uint64_t start, uint64_t length)
@@ -78,7 +85,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
     if (last && result != CUDA_SUCCESS)
         records_add(handles(), record);
     else if (last)
-        charge_give_back(&(struct charge){{record.device, NULL}, CHARGE_DATA, record.bytes});
+        ended(&record);
     else if (result == CUDA_SUCCESS)
         unrefer(handle);
     return result;
@@ -86,25 +93,37 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
 {
+    struct record record;
     CUresult result = container_enter();
     if (result != CUDA_SUCCESS)
         return result;
     result = cuda.cuMemRetainAllocationHandle(handle, addr);
     if (result == CUDA_SUCCESS)
-        refer(*handle);
+        records_refer(handles(), *handle, 1, &record);
     return result;
+}
+
+/* A handle that is charged to nobody here, after the driver's answer. */
+static CUresult noted(CUresult result, const CUmemGenericAllocationHandle *handle, unsigned kind)
+{
+    if (result != CUDA_SUCCESS || process->attachment != COUNTED ||
+        records_add(handles(), (struct record){.key = *handle, .device = DEVICE_NONE, .kind = kind, .owner = 1}))
+        return result;
+    cuda.cuMemRelease(*handle);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 /* Charged to who made it. If that is this process and the driver gives the same handle again, it counts as one more reference. */
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *osHandle, CUmemAllocationHandleType shHandleType)
 {
+    struct record record;
     CUresult result = container_enter();
     if (result != CUDA_SUCCESS)
         return result;
     result = cuda.cuMemImportFromShareableHandle(handle, osHandle, shHandleType);
-    if (result == CUDA_SUCCESS)
-        refer(*handle);
-    return result;
+    if (result == CUDA_SUCCESS && records_refer(handles(), *handle, 1, &record))
+        return result;
+    return noted(result, handle, HANDLE_IMPORTED);
 }
 
 /* A mapping or binding, which keeps the memory alive also after the handle is released. */
@@ -112,7 +131,7 @@ static CUresult note_use(uint64_t space, uint64_t start, uint64_t length, uint64
 {
     struct record record;
     if (!records_refer(handles(), handle, 1, &record))
-        return CUDA_SUCCESS; /* not charged here */
+        return CUDA_SUCCESS; /* the host's */
     if (mappings_add(&process->holdings.mappings, (struct mapping){space, start, length, handle}))
         return CUDA_SUCCESS;
     unrefer(handle);
@@ -143,8 +162,38 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
     return result;
 }
 
-/* A tile of a sparse array keeps what was mapped there alive. Which bytes a later call unmaps depends on the array's layout, which
- * only the driver knows, so what was mapped into an array counts until the array is destroyed. */
+static uint64_t mixed(uint64_t hash, uint64_t value)
+{
+    hash = (hash ^ value) * UINT64_C(0x9e3779b97f4a7c15);
+    return hash ^ hash >> 32;
+}
+
+/* A number for a piece of an array: its place and its size. */
+static uint64_t piece_of(const CUarrayMapInfo *info)
+{
+    uint64_t hash = mixed(1, info->subresourceType);
+    if (info->subresourceType == CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL)
+        return mixed(mixed(mixed(hash, info->subresource.miptail.layer), info->subresource.miptail.offset),
+                     info->subresource.miptail.size);
+    hash = mixed(hash, (uint64_t)info->subresource.sparseLevel.level << 32 | info->subresource.sparseLevel.layer);
+    hash = mixed(hash, (uint64_t)info->subresource.sparseLevel.offsetX << 32 | info->subresource.sparseLevel.offsetY);
+    hash = mixed(hash, (uint64_t)info->subresource.sparseLevel.offsetZ << 32 | info->subresource.sparseLevel.extentWidth);
+    return mixed(hash, (uint64_t)info->subresource.sparseLevel.extentHeight << 32 | info->subresource.sparseLevel.extentDepth);
+}
+
+static void map_piece(const CUarrayMapInfo *info)
+{
+    struct mapping before;
+    uint64_t array = (uintptr_t)info->resource.array, piece = piece_of(info);
+    bool replaced = mappings_take(&process->holdings.mappings, array, piece, 1, &before);
+    if (info->memOperationType == CU_MEM_OPERATION_TYPE_MAP)
+        note_use(array, piece, 1, info->memHandle.memHandle);
+    if (replaced)
+        unrefer(before.handle);
+}
+
+/* A piece of a sparse array keeps what was mapped there alive until the same piece is mapped again or unmapped, or the array is
+ * destroyed. A piece that is unmapped as part of another one counts until the array is destroyed. */
 static CUresult map_arrays(CUarrayMapInfo *list, unsigned int count, CUstream stream,
                            CUresult (*ask)(CUarrayMapInfo *, unsigned int, CUstream))
 {
@@ -152,11 +201,8 @@ static CUresult map_arrays(CUarrayMapInfo *list, unsigned int count, CUstream st
     if (result != CUDA_SUCCESS)
         return result;
     result = ask(list, count, stream);
-    for (unsigned i = 0; result == CUDA_SUCCESS && i < count; i++) {
-        uint64_t array = (uintptr_t)list[i].resource.array, handle = list[i].memHandle.memHandle;
-        if (list[i].memOperationType == CU_MEM_OPERATION_TYPE_MAP && !mappings_has(&process->holdings.mappings, array, handle))
-            note_use(array, handle, 1, handle);
-    }
+    for (unsigned i = 0; result == CUDA_SUCCESS && i < count; i++)
+        map_piece(&list[i]);
     return result;
 }
 
@@ -175,6 +221,34 @@ void virtual_array_gone(uint64_t array)
     unrefer_all(array, 0, UINT64_MAX);
 }
 
+CUresult cuMulticastCreate(CUmemGenericAllocationHandle *mcHandle, const CUmulticastObjectProp *prop)
+{
+    CUresult result = container_enter();
+    return result == CUDA_SUCCESS ? noted(cuda.cuMulticastCreate(mcHandle, prop), mcHandle, HANDLE_MULTICAST) : result;
+}
+
+/* Each device of a multicast object has offsets of its own. */
+static uint64_t place_in_multicast(unsigned device, uint64_t offset)
+{
+    enum { DEVICE_SHIFT = 56 };
+    return (uint64_t)device << DEVICE_SHIFT | offset;
+}
+
+/* device NULL: the memory's own. */
+static CUresult note_binding(uint64_t multicast, const CUdevice *device, uint64_t offset, uint64_t length, uint64_t handle)
+{
+    struct record memory;
+    if (!records_find(handles(), handle, &memory))
+        return CUDA_SUCCESS;
+    return note_use(multicast, place_in_multicast(device ? device_index(*device) : memory.device, offset), length, handle);
+}
+
+static CUresult note_binding_of_address(uint64_t multicast, const CUdevice *device, uint64_t offset, uint64_t length, uint64_t address)
+{
+    uint64_t handle = mappings_handle_at(&process->holdings.mappings, address);
+    return handle ? note_binding(multicast, device, offset, length, handle) : CUDA_SUCCESS;
+}
+
 CUresult cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUmemGenericAllocationHandle memHandle,
                             size_t memOffset, size_t size, unsigned long long flags)
 {
@@ -182,7 +256,7 @@ CUresult cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcOffs
     if (result != CUDA_SUCCESS)
         return result;
     result = cuda.cuMulticastBindMem(mcHandle, mcOffset, memHandle, memOffset, size, flags);
-    return result == CUDA_SUCCESS ? note_use(mcHandle, mcOffset, size, memHandle) : result;
+    return result == CUDA_SUCCESS ? note_binding(mcHandle, NULL, mcOffset, size, memHandle) : result;
 }
 
 CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset,
@@ -192,13 +266,7 @@ CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle mcHandle, CUdevice d
     if (result != CUDA_SUCCESS)
         return result;
     result = cuda.cuMulticastBindMem_v2(mcHandle, dev, mcOffset, memHandle, memOffset, size, flags);
-    return result == CUDA_SUCCESS ? note_use(mcHandle, mcOffset, size, memHandle) : result;
-}
-
-static CUresult note_binding_of_address(uint64_t multicast, uint64_t offset, uint64_t length, uint64_t address)
-{
-    uint64_t handle = mappings_handle_at(&process->holdings.mappings, address);
-    return handle ? note_use(multicast, offset, length, handle) : CUDA_SUCCESS;
+    return result == CUDA_SUCCESS ? note_binding(mcHandle, &dev, mcOffset, size, memHandle) : result;
 }
 
 CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUdeviceptr memptr, size_t size,
@@ -208,7 +276,7 @@ CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOff
     if (result != CUDA_SUCCESS)
         return result;
     result = cuda.cuMulticastBindAddr(mcHandle, mcOffset, memptr, size, flags);
-    return result == CUDA_SUCCESS ? note_binding_of_address(mcHandle, mcOffset, size, memptr) : result;
+    return result == CUDA_SUCCESS ? note_binding_of_address(mcHandle, NULL, mcOffset, size, memptr) : result;
 }
 
 CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset, CUdeviceptr memptr,
@@ -218,7 +286,7 @@ CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle mcHandle, CUdevice 
     if (result != CUDA_SUCCESS)
         return result;
     result = cuda.cuMulticastBindAddr_v2(mcHandle, dev, mcOffset, memptr, size, flags);
-    return result == CUDA_SUCCESS ? note_binding_of_address(mcHandle, mcOffset, size, memptr) : result;
+    return result == CUDA_SUCCESS ? note_binding_of_address(mcHandle, &dev, mcOffset, size, memptr) : result;
 }
 
 CUresult cuMulticastUnbind(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset, size_t size)
@@ -228,6 +296,6 @@ CUresult cuMulticastUnbind(CUmemGenericAllocationHandle mcHandle, CUdevice dev, 
         return result;
     result = cuda.cuMulticastUnbind(mcHandle, dev, mcOffset, size);
     if (result == CUDA_SUCCESS)
-        unrefer_all(mcHandle, mcOffset, size);
+        unrefer_all(mcHandle, place_in_multicast(device_index(dev), mcOffset), size);
     return result;
 }
