@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-import yaml
-from tests.cluster import modules, processes, programs
+from tests.cluster import definitions, modules, processes, programs
 from tests.cluster.client import MERGE_PATCH, Cluster, Object, wait_until
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.load import admissions
@@ -33,15 +32,9 @@ def cert_manager(cluster: Cluster, plane: ControlPlane, tmp_path_factory: pytest
     """cert-manager on the cluster, for the tests of this module."""
     require_root()
     logs = tmp_path_factory.mktemp("cert-manager")
-    collection = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    paths = [f"deploy/crds/crd-{kind}.yaml" for kind in KINDS]
     with ExitStack() as stack:
-        for kind in KINDS:
-            path = f"deploy/crds/crd-{kind}.yaml"
-            definition = yaml.safe_load(modules.file(*modules.RUNNING_CERT_MANAGER, path).read_text())
-            # Its labels are those of a helm template.
-            del definition["metadata"]["labels"]
-            cluster.call("POST", collection, definition).ok()
-            stack.callback(cluster.call, "DELETE", f"{collection}/{definition['metadata']['name']}")
+        stack.enter_context(definitions.served(cluster, modules.RUNNING_CERT_MANAGER, paths))
         stack.enter_context(cluster.scratch_namespace("cert-manager"))
         for name in ("controller", "cainjector"):
             program = programs.ensure(f"cert-manager-{name}")

@@ -7,8 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-import yaml
-from tests.cluster import modules
+from tests.cluster import definitions, modules
 from tests.cluster.client import APPLY_PATCH, Cluster, Object, wait_until
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.release import UMBRELLA
@@ -21,34 +20,23 @@ CHECKED = {"fieldValidation": "Strict", "fieldManager": "test", "force": "true"}
 OTHERS = ("monitoring.coreos.com/", "cert-manager.io/")
 """API groups that Kubernetes itself does not have."""
 
-OPERATOR_KINDS = ("podmonitors", "servicemonitors", "prometheusrules")
-DEFINITIONS = [
-    *((modules.PROMETHEUS_OPERATOR, f"example/prometheus-operator-crd/monitoring.coreos.com_{kind}.yaml")
-      for kind in OPERATOR_KINDS),
-    *((modules.CERT_MANAGER, f"deploy/crds/cert-manager.io_{kind}.yaml") for kind in ("certificates", "issuers")),
-]  # fmt: skip
-"""Where the projects that own those kinds define them."""
+OF_PROMETHEUS_OPERATOR = [
+    f"example/prometheus-operator-crd/monitoring.coreos.com_{kind}.yaml"
+    for kind in ("podmonitors", "servicemonitors", "prometheusrules")
+]
+OF_CERT_MANAGER = [f"deploy/crds/cert-manager.io_{kind}.yaml" for kind in ("certificates", "issuers")]
 
 Resources = dict[tuple[str, str], tuple[str, bool]]
 
 
 @pytest.fixture(scope="module")
-def definitions(cluster: Cluster, plane: ControlPlane) -> Iterator[None]:
-    """The custom resource definitions of Prometheus Operator and cert-manager are on the server."""
+def others(cluster: Cluster, plane: ControlPlane) -> Iterator[None]:
+    """The server knows the kinds of Prometheus Operator and cert-manager."""
     del plane
-    collection = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-    with ExitStack() as stack:
-        for module, path in DEFINITIONS:
-            definition = yaml.safe_load(modules.file(*module, path).read_text())
-            name = definition["metadata"]["name"]
-            cluster.call("POST", collection, definition).ok()
-            stack.callback(cluster.call, "DELETE", f"{collection}/{name}")
-
-            def established(where: str = f"{collection}/{name}") -> bool:
-                conditions = cluster.call("GET", where).ok().get("status", {}).get("conditions", [])
-                return any(item["type"] == "Established" and item["status"] == "True" for item in conditions)
-
-            wait_until(established, f"{name} to be served")
+    with (
+        definitions.served(cluster, modules.PROMETHEUS_OPERATOR, OF_PROMETHEUS_OPERATOR),
+        definitions.served(cluster, modules.CERT_MANAGER, OF_CERT_MANAGER),
+    ):
         yield
 
 
@@ -82,8 +70,8 @@ def rendered(cluster: Cluster, case: str) -> list[Object]:
 
 
 @pytest.mark.parametrize("case", GOLDEN)
-def test_the_api_server_stores_every_object(cluster: Cluster, definitions: None, case: str) -> None:
-    del definitions
+def test_the_api_server_stores_every_object(cluster: Cluster, others: None, case: str) -> None:
+    del others
     known = resources(cluster)
     with ExitStack() as stack:
         namespace = stack.enter_context(cluster.scratch_namespace(f"stored-{GOLDEN.index(case)}"))
@@ -132,25 +120,23 @@ def openapi(kubernetes: str) -> dict[str, Any]:
     return dict(json.loads(modules.openapi(kubernetes).read_text())["definitions"])
 
 
-def problems(value: Any, schema: dict[str, Any], definitions: dict[str, Any], where: str) -> list[str]:
+def problems(value: Any, schema: dict[str, Any], defined: dict[str, Any], where: str) -> list[str]:
     """Unknown fields, missing required ones and wrong types."""
     if "$ref" in schema:
-        schema = definitions[schema["$ref"].removeprefix("#/definitions/")]
+        schema = defined[schema["$ref"].removeprefix("#/definitions/")]
     if isinstance(value, dict):
         known = schema.get("properties")
         if known is None:
             inner = schema.get("additionalProperties", {})
-            return [
-                found for key, item in value.items() for found in problems(item, inner, definitions, f"{where}.{key}")
-            ]
+            return [found for key, item in value.items() for found in problems(item, inner, defined, f"{where}.{key}")]
         found = [f"{where}.{key} is unknown" for key in value if key not in known]
         found += [f"{where}.{key} is missing" for key in schema.get("required", []) if key not in value]
         for key in value.keys() & known.keys():
-            found += problems(value[key], known[key], definitions, f"{where}.{key}")
+            found += problems(value[key], known[key], defined, f"{where}.{key}")
         return found
     if isinstance(value, list):
         items = schema.get("items", {})
-        return [f for n, item in enumerate(value) for f in problems(item, items, definitions, f"{where}[{n}]")]
+        return [f for n, item in enumerate(value) for f in problems(item, items, defined, f"{where}[{n}]")]
     kinds = {"string": str, "integer": int, "boolean": bool, "number": float, "object": dict, "array": list}
     kind = str(schema.get("type", ""))
     if not kind or value is None or schema.get("format") in ("int-or-string", "byte"):
@@ -176,10 +162,10 @@ def test_objects_fit_the_openapi_of_every_kubernetes(kubernetes: str) -> None:
 
 
 def test_a_field_that_kubernetes_does_not_know_is_found() -> None:
-    definitions = openapi(modules.KUBERNETES[-1])
+    defined = openapi(modules.KUBERNETES[-1])
     service = {"$ref": "#/definitions/io.k8s.api.core.v1.Service"}
     given = {"spec": {"porst": [], "ports": [{"port": "x"}, {"name": "a"}]}}
-    assert set(problems(given, service, definitions, "s")) == {
+    assert set(problems(given, service, defined, "s")) == {
         "s.spec.ports[0].port is 'x', not integer",
         "s.spec.ports[1].port is missing",
         "s.spec.porst is unknown",
