@@ -3,8 +3,6 @@
 import asyncio
 import base64
 import contextlib
-import datetime
-import ipaddress
 import json
 import signal
 import ssl
@@ -12,6 +10,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
@@ -19,14 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from fastapi import FastAPI, Request, Response
 from tests.bench.report import Row
 
 from isolator_core import names
+from isolator_testing.certificates import Authority
 from isolator_webhook import certificate, server
 from isolator_webhook.app import State
 
@@ -36,6 +32,7 @@ CONNECTIONS = 8
 PACED_RATE = 100
 PACED_SECONDS = 10.0
 FAULT_RATE = 500
+FAULT_SECONDS = 4.0
 DEADLINE_MS = 200
 START_SECONDS = 60.0
 REVIEW_BYTES = 8 << 10
@@ -52,7 +49,7 @@ def rows() -> Iterator[Row]:
     """Measure."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        make_certificate(directory)
+        certificates(directory)
         nodes = directory / "nodes.yaml"
         nodes.write_text(NODES)
         with started(
@@ -65,6 +62,13 @@ def rows() -> Iterator[Row]:
                 yield from memory_rows(real)
             with webhook(directory, address) as real:
                 yield from fault_rows(directory, real.port, vramd.process)
+
+
+def certificates(directory: Path) -> None:
+    """An authority, `ca.crt`, and what it issued for loopback, `tls.crt` and `tls.key`."""
+    authority = Authority()
+    authority.write(directory)
+    authority.issue().write(directory)
 
 
 class Started:
@@ -160,29 +164,6 @@ def serve_baseline(directory: str) -> None:
     server.serve(api, State(), server.listen("127.0.0.1", 0), context, server.Bounds())
 
 
-def make_certificate(directory: Path) -> None:
-    """A self-signed pair for loopback."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "webhook")])
-    now = datetime.datetime.now(datetime.UTC)
-    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    (directory / "tls.crt").write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    (directory / "tls.key").write_bytes(pem)
-
-
 def review_body(annotations: dict[str, str], **spec: Any) -> bytes:
     """A review of a pod that shares, filled up to 8 KB with what API servers put into pods."""
     filler = [{"name": f"VARIABLE_{number}", "value": "x" * 40} for number in range(60)]
@@ -256,11 +237,21 @@ class Client:
             raise RuntimeError(f"{status} {content!r}")
         return took
 
+    async def limit(self, body: bytes) -> str:
+        """CUDA_DEVICE_MEMORY_LIMIT in the patch that a review gets, empty where there is none."""
+        head = f"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        _, content = await self.call(head, body)
+        for operation in json.loads(base64.b64decode(json.loads(content)["response"]["patch"])):
+            value = operation.get("value")
+            if isinstance(value, dict) and value.get("name") == names.LIMIT_KEY:
+                return str(value["value"])
+        return ""
+
 
 @contextlib.asynccontextmanager
 async def connected(directory: Path, port: int) -> AsyncIterator[Client]:
     """A connection that checks the certificate."""
-    context = ssl.create_default_context(cafile=str(directory / "tls.crt"))
+    context = ssl.create_default_context(cafile=str(directory / "ca.crt"))
     reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
     try:
         yield Client(reader, writer)
@@ -278,15 +269,9 @@ async def until_ready(directory: Path, port: int) -> None:
 
 
 async def limit_of(directory: Path, port: int, body: bytes) -> str:
-    """CUDA_DEVICE_MEMORY_LIMIT in the patch that a review gets, empty where there is none."""
-    head = f"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    """The same, on a connection of its own."""
     async with connected(directory, port) as client:
-        _, content = await client.call(head, body)
-    for operation in json.loads(base64.b64decode(json.loads(content)["response"]["patch"])):
-        value = operation.get("value")
-        if isinstance(value, dict) and value.get("name") == names.LIMIT_KEY:
-            return str(value["value"])
-    return ""
+        return await client.limit(body)
 
 
 async def flat_out(directory: Path, port: int, body: bytes, seconds: float) -> list[float]:
@@ -410,11 +395,47 @@ def memory_rows(real: Started) -> Iterator[Row]:
     )
 
 
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """It is gone at once."""
+    process.kill()
+
+
+def hang(process: subprocess.Popen[bytes]) -> None:
+    """It is there and does nothing, until it is continued."""
+    process.send_signal(signal.SIGSTOP)
+
+
+def return_later(process: subprocess.Popen[bytes]) -> None:
+    """It hangs, and works again a second later."""
+    hang(process)
+    threading.Timer(1.0, process.send_signal, (signal.SIGCONT,)).start()
+
+
+def stutter(process: subprocess.Popen[bytes]) -> None:
+    """It works for a tenth of the time, for three seconds."""
+
+    def turns() -> None:
+        for _ in range(30):
+            for number, pause in ((signal.SIGSTOP, 0.09), (signal.SIGCONT, 0.01)):
+                process.send_signal(number)
+                time.sleep(pause)
+
+    threading.Thread(target=turns, daemon=True).start()
+
+
+FAULTS: dict[str, Callable[[subprocess.Popen[bytes]], None]] = {
+    "slow": stutter,
+    "hung": hang,
+    "hung and back": return_later,
+    "killed": kill,
+}
+
+
 def fault_rows(directory: Path, port: int, vramd: subprocess.Popen[bytes]) -> Iterator[Row]:
-    """The slowest of reviews of pods that constrain their node, while vramd hangs and then is killed."""
-    for what, number in (("hung", signal.SIGSTOP), ("killed", signal.SIGKILL)):
+    """The slowest of reviews of pods that constrain their node, while vramd is in trouble."""
+    for what, fault in FAULTS.items():
         took = uvloop.run(
-            paced(directory, port, PINNED, FAULT_RATE, 6.0, lambda number=number: vramd.send_signal(number))  # type: ignore[misc]
+            paced(directory, port, PINNED, FAULT_RATE, FAULT_SECONDS, lambda fault=fault: fault(vramd))  # type: ignore[misc]
         )
         slowest = max(took)
         yield Row(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 import yaml
-from tests.demo import api_server, certificate, kai, services
+from tests.demo import api_server, kai, services
 from tests.demo.conversation import Workload
 from tests.demo.services import Service
 from tests.node.kubelet import Kubelet, RunningPod
@@ -20,6 +20,7 @@ from tests.node.objects import Api, Json
 from tests.node.runtime import Image, interpreter
 
 from isolator_core import names
+from isolator_testing.certificates import Authority
 
 REPOSITORY = Path(__file__).parents[2]
 LIBRARY = REPOSITORY / "native/hami-core/build/libvgpu.so"
@@ -185,7 +186,9 @@ def _start_services(
     assert kubelet.driver is not None
     (directory / "nodes.json").write_text(json.dumps({"apiVersion": "v1", "kind": "NodeList", "items": [NODE]}))
     _write_pods(directory, [])
-    trust = certificate.make(directory)
+    authority = Authority()
+    authority.issue(services.ADDRESS).write(directory)
+    trust = authority.client()
     listen = ["--listen-address", services.ADDRESS, "--listen-port", "0"]
     host_dir = kubelet.root / names.HOST_DIR.lstrip("/")
     first = {

@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.demo import certificate, services
+from tests.demo import services
 from tests.demo.api_server import Refused, Webhook, admit, created, mutate
 from tests.node.objects import Json
+
+from isolator_testing.certificates import Authority
 
 MANIFEST: Json = {
     "apiVersion": "v1",
@@ -26,7 +28,8 @@ ADD_VOLUME = [{"op": "add", "path": "/spec/volumes", "value": [{"name": "v", "ho
 @contextlib.contextmanager
 def webhook(directory: Path, response: Json) -> Iterator[tuple[Webhook, list[Json]]]:
     """A webhook that always answers this, over TLS, and the reviews that it was sent."""
-    trust = certificate.make(directory)
+    authority = Authority()
+    pair = authority.issue(services.ADDRESS).write(directory)
     reviews: list[Json] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -44,12 +47,12 @@ def webhook(directory: Path, response: Json) -> Iterator[tuple[Webhook, list[Jso
 
     server = http.server.HTTPServer((services.ADDRESS, 0), Handler)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(directory / "tls.crt", directory / "tls.key")
+    pair.load(context)
     server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        yield Webhook(f"https://{services.ADDRESS}:{server.server_address[1]}/mutate", trust), reviews
+        yield Webhook(f"https://{services.ADDRESS}:{server.server_address[1]}/mutate", authority.client()), reviews
     finally:
         server.shutdown()
         thread.join()
@@ -86,10 +89,8 @@ def test_denial_and_bad_patches_refuse_the_pod(tmp_path: Path) -> None:
 
 
 def test_another_authority_is_not_trusted(tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    stranger = certificate.make(tmp_path / "other")
     with webhook(tmp_path, patch([])) as (ours, _), pytest.raises(Refused, match="CERTIFICATE_VERIFY_FAILED"):
-        mutate(Webhook(ours.url, stranger), created(MANIFEST))
+        mutate(Webhook(ours.url, Authority().client()), created(MANIFEST))
 
 
 @pytest.mark.parametrize(("changes", "rounds"), [(True, 2), (False, 1)])

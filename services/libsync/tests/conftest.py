@@ -24,6 +24,7 @@ import pytest
 from isolator_core.settings import main
 from isolator_libsync.cli import COMMANDS
 from isolator_testing import tools
+from isolator_testing.certificates import Authority
 
 WAIT_SECONDS = 50
 """Ten times the 5 s within which the node is to be right again."""
@@ -265,11 +266,7 @@ def merge_conditions(node: dict[str, Any], patch: dict[str, Any]) -> None:
 @pytest.fixture
 def api_server(tmp_path: Path) -> Iterator[ApiServer]:
     """A server of the tests for node `gpu-1`, with a certificate for 127.0.0.1 from a CA of its own."""
-    openssl = tools.require("openssl", package="openssl")
-    key, certificate, token = tmp_path / "key.pem", tmp_path / "ca.crt", tmp_path / "token"
-    request = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    subject = ["-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate]
-    subprocess.run([*request, *subject], check=True, capture_output=True)
+    authority, token = Authority(), tmp_path / "token"
     token.write_text("first-token\n")
     server = ApiServer(
         flags=(),
@@ -332,11 +329,11 @@ def api_server(tmp_path: Path) -> Iterator[ApiServer]:
 
     with Server(("127.0.0.1", 0), Handler) as listening:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate, key)
+        authority.issue().write(tmp_path).load(context)
         listening.socket = context.wrap_socket(listening.socket, server_side=True)
         threading.Thread(target=listening.serve_forever, args=(0.01,), daemon=True).start()
         url = f"https://127.0.0.1:{listening.server_address[1]}"
-        files = ("--api-token-file", token, "--api-ca-file", certificate)
+        files = ("--api-token-file", token, "--api-ca-file", authority.write(tmp_path))
         server.flags = ("--api-server", url, *files, "--node-name", "gpu-1")
         yield server
         listening.shutdown()

@@ -8,8 +8,8 @@ import grpc
 import pytest
 
 from isolator_core.proto import vram_pb2, vram_pb2_grpc
+from isolator_testing.certificates import Authority, Issued, Pair
 
-from .certificates import Pair, make
 from .conftest import WAIT_SECONDS, Vramd
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -23,18 +23,16 @@ def nodes_file(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def authority() -> Pair:
-    return make("authority")
+def authority() -> Authority:
+    return Authority()
 
 
-def basis_mib(vramd: Vramd, ca: Pair | None, client: Pair | None = None) -> int:
+def basis_mib(vramd: Vramd, ca: Authority | None, client: Issued | None = None) -> int:
     if ca is None:
         channel = grpc.insecure_channel(f"localhost:{vramd.port}")
     else:
         credentials = grpc.ssl_channel_credentials(
-            ca.certificate_pem(),
-            client.key_pem() if client else None,
-            client.certificate_pem() if client else None,
+            ca.certificate, client.key if client else None, client.certificate if client else None
         )
         channel = grpc.secure_channel(f"localhost:{vramd.port}", credentials)
     with channel:
@@ -42,47 +40,50 @@ def basis_mib(vramd: Vramd, ca: Pair | None, client: Pair | None = None) -> int:
         return int(answer.basis.basis_mib)
 
 
-def refused(vramd: Vramd, ca: Pair | None, client: Pair | None = None) -> bool:
+def refused(vramd: Vramd, ca: Authority | None, client: Issued | None = None) -> bool:
     with pytest.raises(grpc.RpcError) as error:
         basis_mib(vramd, ca, client)
     return error.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
-def test_server_certificate(vramd: Callable[..., Vramd], nodes_file: str, authority: Pair, tmp_path: Path) -> None:
-    certificate, key = make("server", authority).write(tmp_path, "tls")
-    running = vramd("--nodes-file", nodes_file, "--tls-cert-file", str(certificate), "--tls-key-file", str(key))
+def flags(server: Pair) -> list[str]:
+    return ["--tls-cert-file", str(server.certificate), "--tls-key-file", str(server.key)]
+
+
+def test_server_certificate(vramd: Callable[..., Vramd], nodes_file: str, authority: Authority, tmp_path: Path) -> None:
+    server = authority.issue().write(tmp_path)
+    running = vramd("--nodes-file", nodes_file, *flags(server))
     assert running.lines[-1]["tls"] == "server"
     assert basis_mib(running, authority) == 15360
-    assert refused(running, make("another authority"))
+    assert refused(running, Authority())
     assert refused(running, None)
 
 
-def test_mutual_tls_and_renewal(vramd: Callable[..., Vramd], nodes_file: str, authority: Pair, tmp_path: Path) -> None:
-    certificate, key = make("server", authority).write(tmp_path, "tls")
-    clients = make("clients' authority")
-    ca, _ = clients.write(tmp_path, "ca")
-    running = vramd(
-        *("--nodes-file", nodes_file, "--tls-cert-file", str(certificate), "--tls-key-file", str(key)),
-        *("--tls-client-ca-file", str(ca)),
-    )
+def test_mutual_tls_and_renewal(
+    vramd: Callable[..., Vramd], nodes_file: str, authority: Authority, tmp_path: Path
+) -> None:
+    server = authority.issue().write(tmp_path)
+    clients = Authority()
+    ca = clients.write(tmp_path)
+    running = vramd("--nodes-file", nodes_file, *flags(server), "--tls-client-ca-file", str(ca))
     assert running.lines[-1]["tls"] == "mutual"
-    client = make("client", clients)
+    client = clients.issue()
     assert basis_mib(running, authority, client) == 15360
     assert refused(running, authority)
-    assert refused(running, authority, make("stranger", make("strangers' authority")))
+    assert refused(running, authority, Authority().issue())
 
     # A wrong renewal is told and changes nothing.
-    certificate.write_bytes(make("server", authority).certificate_pem())
+    server.certificate.write_bytes(authority.issue().certificate)
     assert basis_mib(running, authority, client) == 15360
     line = running.event("certificate_refused")
-    assert str(certificate) in line["error"]
+    assert str(server.certificate) in line["error"]
     assert line["service"] == "isolator-vramd"
 
     # Everything new, authorities included.
-    new_authority, new_clients = make("new authority"), make("new clients' authority")
-    make("server", new_authority).write(tmp_path, "tls")
-    new_clients.write(tmp_path, "ca")
-    assert basis_mib(running, new_authority, make("client", new_clients)) == 15360
+    new_authority, new_clients = Authority(), Authority()
+    new_authority.issue().write(tmp_path)
+    new_clients.write(tmp_path)
+    assert basis_mib(running, new_authority, new_clients.issue()) == 15360
     running.event("certificate_loaded")
     assert refused(running, authority, client)
     assert refused(running, new_authority, client)
@@ -106,10 +107,10 @@ JUNK_CA = ("--tls-client-ca-file", "{folder}/junk")
     ],
 )
 def test_wrong_files_end_with_2(
-    arguments: list[str], words: list[str], nodes_file: str, authority: Pair, tmp_path: Path, command: Run
+    arguments: list[str], words: list[str], nodes_file: str, authority: Authority, tmp_path: Path, command: Run
 ) -> None:
-    make("server", authority).write(tmp_path, "tls")
-    make("other", authority).write(tmp_path, "other")
+    authority.issue().write(tmp_path)
+    authority.issue().write(tmp_path, "other")
     (tmp_path / "junk").write_text("junk")
     done = command("serve", "--nodes-file", nodes_file, *(argument.format(folder=tmp_path) for argument in arguments))
     assert done.returncode == 2

@@ -2,8 +2,6 @@
 
 import base64
 import contextlib
-import datetime
-import ipaddress
 import json
 import os
 import signal
@@ -20,47 +18,18 @@ from typing import Any
 
 import httpx
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+
+from isolator_testing.certificates import Authority, Pair
 
 WAIT_SECONDS = 60
 
 
-@dataclass(frozen=True)
-class Pair:
-    certificate: Path
-    key: Path
-
-
-def make_pair(directory: Path) -> Pair:
-    directory.mkdir(exist_ok=True)
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "webhook")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
-        .sign(key, hashes.SHA256())
-    )
-    pair = Pair(directory / "tls.crt", directory / "tls.key")
-    pair.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    pair.key.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return pair
+AUTHORITY = Authority()
 
 
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    return make_pair(tmp_path_factory.mktemp("tls"))
+    return AUTHORITY.issue().write(tmp_path_factory.mktemp("tls"))
 
 
 def command(pair: Pair, *arguments: str) -> list[str]:
@@ -109,7 +78,7 @@ def running(pair: Pair, *arguments: str) -> Iterator[Running]:
         try:
             reader.start()
             port = port_of("listening")
-            context = ssl.create_default_context(cafile=str(pair.certificate))
+            context = AUTHORITY.client()
             with httpx.Client(base_url=f"https://127.0.0.1:{port}", verify=context, timeout=WAIT_SECONDS) as client:
                 yield Running(process, client, port, port_of("metrics_listening"), lines)
         finally:
@@ -210,10 +179,9 @@ def test_body_that_is_too_large(pair: Pair, world: Any) -> None:
         assert started.metric('isolator_webhook_rejected_requests_total{reason="too_large"}') == 2
 
 
-def connect(started: Running, pair: Pair) -> ssl.SSLSocket:
+def connect(started: Running) -> ssl.SSLSocket:
     plain = socket.create_connection(("127.0.0.1", started.port), timeout=WAIT_SECONDS)
-    context = ssl.create_default_context(cafile=str(pair.certificate))
-    return context.wrap_socket(plain, server_hostname="127.0.0.1")
+    return AUTHORITY.client().wrap_socket(plain, server_hostname="127.0.0.1")
 
 
 HEAD = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n"
@@ -229,7 +197,7 @@ def healthy(connection: ssl.SSLSocket) -> bool:
 
 def test_requests_that_do_not_arrive(pair: Pair) -> None:
     with running(pair, "--receive-timeout-seconds", "2") as started, contextlib.ExitStack() as stack:
-        silent, head, body, later = (stack.enter_context(connect(started, pair)) for _ in range(4))
+        silent, head, body, later = (stack.enter_context(connect(started)) for _ in range(4))
         head.sendall(HEAD[:30])
         body.sendall(HEAD + b"{")
         assert healthy(later)
@@ -247,7 +215,7 @@ def test_requests_that_do_not_arrive(pair: Pair) -> None:
 def test_reviews_at_work_are_bounded(pair: Pair, world: Any) -> None:
     document = world.review_of(world.a_pod({}))
     with running(pair, "--most-reviews", "1") as started:
-        with connect(started, pair) as hogging:
+        with connect(started) as hogging:
             hogging.sendall(HEAD)
             until(lambda: started.metric("isolator_webhook_requests_at_work") == 1)
             answer = started.client.post("/mutate", json=document)
@@ -258,7 +226,7 @@ def test_reviews_at_work_are_bounded(pair: Pair, world: Any) -> None:
 
 def test_client_that_goes_away(pair: Pair) -> None:
     with running(pair) as started:
-        with connect(started, pair) as connection:
+        with connect(started) as connection:
             connection.sendall(HEAD)
             until(lambda: started.metric("isolator_webhook_requests_at_work") == 1)
         until(lambda: started.metric('isolator_webhook_rejected_requests_total{reason="gone"}') == 1)
@@ -267,7 +235,7 @@ def test_client_that_goes_away(pair: Pair) -> None:
 
 def test_garbage_is_told_in_one_json_line(pair: Pair) -> None:
     with running(pair) as started:
-        with connect(started, pair) as connection:
+        with connect(started) as connection:
             connection.sendall(b"\x00\x01garbage\r\n\r\n")
             assert connection.recv(100).startswith(b"HTTP/1.1 400 ")
         until(lambda: "uvicorn" in started.events())
@@ -296,20 +264,16 @@ def test_drains_before_it_ends(pair: Pair, world: Any) -> None:
         assert started.process.wait(WAIT_SECONDS) == 0
 
 
-def test_certificate_is_read_again(pair: Pair, tmp_path: Path) -> None:
-    own = Pair(tmp_path / "tls.crt", tmp_path / "tls.key")
-    own.certificate.write_bytes(pair.certificate.read_bytes())
-    own.key.write_bytes(pair.key.read_bytes())
+def test_certificate_is_read_again(tmp_path: Path) -> None:
+    own = AUTHORITY.issue().write(tmp_path)
     with running(own) as started:
         own.certificate.write_text("nonsense")
         until(lambda: "certificate_unusable" in started.events())
         assert started.client.get("/healthz").status_code == 200
-        renewed = make_pair(tmp_path / "renewed")
-        own.key.write_bytes(renewed.key.read_bytes())
-        own.certificate.write_bytes(renewed.certificate.read_bytes())
+        renewed = Authority()
+        renewed.issue().write(tmp_path)
         until(lambda: started.events().count("certificate") == 2)
-        context = ssl.create_default_context(cafile=str(own.certificate))
-        with httpx.Client(verify=context, timeout=WAIT_SECONDS) as client:
+        with httpx.Client(verify=renewed.client(), timeout=WAIT_SECONDS) as client:
             assert client.get(f"https://127.0.0.1:{started.port}/healthz").status_code == 200
         assert started.client.get("/healthz").status_code == 200, "a connection from before goes on"
 

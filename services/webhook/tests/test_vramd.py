@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import datetime
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -10,15 +9,11 @@ from typing import Any
 import grpc
 import msgspec
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from isolator_core.errors import SettingsError
 from isolator_core.proto import vram_pb2, vram_pb2_grpc
+from isolator_testing.certificates import Authority
 from isolator_webhook.basis import Basis, Known, NodeSoftware, Unknown
-from isolator_webhook.managed.authority import Pair, make_authority
 from isolator_webhook.pod import PodSpec
 from isolator_webhook.vramd import ClientTls, Vramd, question
 
@@ -267,54 +262,27 @@ def test_questions_go_to_every_replica() -> None:
     assert asyncio.run(run()) == {Known(1, 1), Known(2, 2)}
 
 
-NOW = datetime.datetime.now(datetime.UTC)
-DAY = datetime.timedelta(days=1)
-
-
-def write(directory: Path, name: str, ca: Pair, usage: x509.ObjectIdentifier) -> tuple[Path, Path]:
-    """A certificate for one use and its key, signed by an authority."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    issuer_key = serialization.load_pem_private_key(ca.key, None)
-    assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
-        .issuer_name(x509.load_pem_x509_certificate(ca.certificate).subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(NOW - DAY)
-        .not_valid_after(NOW + DAY)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
-        .sign(issuer_key, hashes.SHA256())
-    )
-    files = directory / f"{name}.crt", directory / f"{name}.key"
-    pem = serialization.Encoding.PEM
-    files[0].write_bytes(certificate.public_bytes(pem))
-    files[1].write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
-    return files
-
-
-SERVER, CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
-
-
 @pytest.mark.parametrize(
     ("client", "answered"), [("mutual", True), ("stranger", False), ("none", False), ("plain", False)]
 )
 def test_mutual_tls(tmp_path: Path, client: str, answered: bool) -> None:
-    ca, other = make_authority(NOW, DAY), make_authority(NOW, DAY)
-    authority = tmp_path / "ca.crt"
-    authority.write_bytes(ca.certificate)
-    certificate, key = write(tmp_path, "server", ca, SERVER)
+    ca, server = Authority(), tmp_path / "ca.crt"
+    ca.write(tmp_path)
+    issued = ca.issue()
     credentials = grpc.ssl_server_credentials(
-        [(key.read_bytes(), certificate.read_bytes())], ca.certificate, require_client_auth=True
+        [(issued.key, issued.certificate)], ca.certificate, require_client_auth=True
     )
+
+    def shown(by: Authority) -> ClientTls:
+        pair = by.issue().write(tmp_path, "client")
+        return ClientTls(server, pair.certificate, pair.key)
+
     tls = {
-        "mutual": ClientTls(authority, *write(tmp_path, "client", ca, CLIENT)),
-        "stranger": ClientTls(authority, *write(tmp_path, "stranger", other, CLIENT)),
-        "none": ClientTls(authority),
-        "plain": None,
-    }[client]
+        "mutual": lambda: shown(ca),
+        "stranger": lambda: shown(Authority()),
+        "none": lambda: ClientTls(server),
+        "plain": lambda: None,
+    }[client]()
 
     async def run() -> Basis:
         servicer = Servicer(says(basis_of(7)))
@@ -325,18 +293,17 @@ def test_mutual_tls(tmp_path: Path, client: str, answered: bool) -> None:
 
 
 def test_renewed_credentials_are_read_after_a_failure(tmp_path: Path) -> None:
-    ca, other = make_authority(NOW, DAY), make_authority(NOW, DAY)
-    authority = tmp_path / "ca.crt"
-    authority.write_bytes(other.certificate)
-    certificate, key = write(tmp_path, "server", ca, SERVER)
-    credentials = grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
+    ca = Authority()
+    authority = Authority().write(tmp_path)
+    issued = ca.issue()
+    credentials = grpc.ssl_server_credentials([(issued.key, issued.certificate)])
 
     async def run() -> None:
         servicer = Servicer(says(basis_of(7)))
         tls = ClientTls(authority)
         async with vramd(servicer, credentials=credentials) as port, Vramd(f"localhost:{port}", 5, tls) as client:
             assert isinstance(await client.ask(spec_of(PINNED)), Unknown)
-            authority.write_bytes(ca.certificate)
+            ca.write(tmp_path)
             await until_async(lambda: client.ask(spec_of(PINNED)), Known(7, 7))
 
     asyncio.run(run())
