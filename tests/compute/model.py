@@ -14,8 +14,13 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import Self
 
-from tests.fakegpu.machine import LIBRARIES, Machine, make_machine
-from tests.native.container import ROOT, Container, make_container
+from tests.fakegpu.machine import LIBRARIES, T4, Machine, make_machine
+from tests.native.container import NAME, ROOT, UID, Container, make_container
+
+from isolator_core import names
+from isolator_monitor.plan import Plan, Steered
+from isolator_monitor.steer import Steering
+from isolator_monitor.targets import Place, Root
 
 NATIVE = ROOT / "native/hami-core"
 MODEL_LIBRARY = NATIVE / "build/model/libvgpu.so"
@@ -23,6 +28,10 @@ SECOND_NS = 1_000_000_000
 BEFORE_S = 10
 """Seconds that are not counted: what is learned is learned by then."""
 COUNTED_S = 60
+WAKING_NS = 100_000
+"""How much later than it wants a steerer wakes up."""
+OWN_PIDS = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+"""A PID namespace as of a pod; needs root."""
 NO_UTILIZATION = "nvmlDeviceGetProcessUtilization=error:3"
 """As on MIG, and the same to the library as not knowing its processes' PIDs on the node."""
 
@@ -32,7 +41,7 @@ class Load:
     """A container and what each of its processes does.
 
     kind: how and length as in worker.c, `graph:5ms`, or a length alone. cores: the cap in percent, None for a container
-    without the library. active_s: seconds of work, 0 for the whole run.
+    without the library. active_s: seconds of work, 0 for the whole run. begin_s: seconds before it begins.
     """
 
     kind: str
@@ -40,6 +49,7 @@ class Load:
     active_s: int = 0
     processes: int = 1
     priority: int = 1
+    begin_s: int = 0
 
     def request(self, cores: int) -> dict[str, str]:
         return {"memory": "2048m", "cores": str(cores), "priority": str(self.priority)}
@@ -93,7 +103,7 @@ def build(folder: Path) -> None:
     subprocess.run(["make", "--no-print-directory", "-C", NATIVE, "model"], check=True, stdout=subprocess.DEVNULL)
     compiler = os.environ.get("CC", "cc")
     flags = ["-O2", "-Wall", "-Wextra", "-Werror", f"-I{NATIVE}/src", f"-I{ROOT}/tests/fakegpu/src/common"]
-    libraries = [f"-L{LIBRARIES}", "-l:libcuda.so.1", "-l:libnvidia-ml.so.1"]
+    libraries = [f"-L{LIBRARIES}", "-l:libcuda.so.1", "-l:libnvidia-ml.so.1", "-lm"]
     for name in ("worker", "sampler"):
         source = Path(__file__).with_name(f"{name}.c")
         subprocess.run([compiler, *flags, "-o", str(folder / name), str(source), *libraries], check=True)
@@ -161,16 +171,39 @@ def _world(folder: Path, loads: Sequence[Load], settings: dict[str, str]) -> Ite
     yield containers
 
 
+def steering(folder: Path, loads: Sequence[Load]) -> Steering:
+    """The monitor's part that writes into regions, for all containers with the library."""
+    made = Steering({Root.REGIONS: (folder,)})
+    region = (names.CONTAINERS_DIR, names.region_dir(UID, NAME))
+    made.adopt(
+        Plan(
+            tuple(
+                Steered(
+                    str(number), NAME, (Place(Root.REGIONS, (f"vgpu{number}", *region)),), load.priority, (T4.uuid,)
+                )
+                for number, load in enumerate(loads)
+                if load.cores is not None
+            )
+        )
+    )
+    return made
+
+
 def run(
     folder: Path,
     *loads: Load,
     seconds: int = BEFORE_S + COUNTED_S,
     utilization: bool = True,
+    pods: bool = False,
+    steered: bool = False,
     moments_a_second: int = 1,
     each_moment: Callable[[float, Sequence[Container | None]], None] | None = None,
     **settings: str,
 ) -> Usage:
-    """Let the containers work for so many seconds of model time, which stands still in each_moment."""
+    """Let the containers work for so many seconds of model time, which stands still in each_moment.
+
+    pods: each process has a PID namespace of its own. steered: `isolator-monitor steer` runs on the node.
+    """
     variables = {} if utilization else {"FAKEGPU_FAULTS": NO_UTILIZATION}
     with _world(folder, loads, {"seed": "1", **settings}) as containers, ExitStack() as stack:
         machine = Machine(folder / "fakegpu.conf")
@@ -178,7 +211,14 @@ def run(
         for load, container in zip(loads, containers, strict=True):
             environment = (container or machine).environment(**variables)
             how, _, length = load.kind.rpartition(":")
-            command: list[str | Path] = [folder / "worker", how or "launch", length, str(load.active_s)]
+            command: list[str | Path] = [
+                folder / "worker",
+                how or "launch",
+                length,
+                str(load.active_s),
+                str(load.begin_s),
+            ]
+            command = [*OWN_PIDS, *command] if pods else command
             workers.append([stack.enter_context(Talker(command, environment)) for _ in range(load.processes)])
         timeline = folder / "state.timeline"
         sampler = stack.enter_context(Talker([folder / "sampler", timeline], machine.environment()))
@@ -186,11 +226,20 @@ def run(
         for worker in chain.from_iterable(workers):
             worker.send(str(begin + seconds * SECOND_NS))
         had = []
+        steerer = steering(folder, loads) if steered else None
+        wake_ns = begin
         for moment in range(seconds * moments_a_second + 1):
-            sampler.send(str(begin + moment * SECOND_NS // moments_a_second))
+            moment_ns = begin + moment * SECOND_NS // moments_a_second
+            while steerer and wake_ns < moment_ns:
+                sampler.send(str(wake_ns))
+                sampler.receive()
+                wake_ns = steerer.step(wake_ns) + WAKING_NS
+            sampler.send(str(moment_ns))
             had.append(_by_container(loads, [int(value) for value in sampler.receive()]))
             if each_moment is not None:
                 each_moment(moment / moments_a_second, containers)
         sampler.close()
+        if steerer:
+            steerer.close()
         said = [[Worker(*map(int, worker.receive())) for worker in group] for group in workers]
         return Usage(loads, had, said, moments_a_second)

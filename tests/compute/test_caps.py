@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from itertools import product
+from pathlib import Path
 
 import pytest
-from tests.compute.model import Load, Usage
+from tests.compute.model import Load, Usage, run
 from tests.native.container import Container
 
 from isolator_core.region import Region
@@ -13,6 +14,7 @@ Model = Callable[..., Usage]
 CAPS = (10, 30, 50, 70, 90)
 ALONE = ("50us", "50ms", "graph:5ms")
 PAIRED = ("50us", "5ms", "50ms", "graph:5ms")
+CHANGES = [(30, 70), (70, 30), (10, 100)]
 PAIRS = list(product(PAIRED, repeat=2))
 
 
@@ -40,6 +42,25 @@ def test_where_pids_are_unknown_nobody_is_above_the_cap(model: Model, first: str
         assert usage.mean(index) >= cap / 2 - 1
 
 
+@pytest.mark.root
+@pytest.mark.parametrize(
+    ("first", "second"), [("5ms", "50us"), ("50us", "50ms"), ("50ms", "50ms"), ("5ms", "graph:5ms")]
+)
+def test_two_pods_keep_their_caps_since_the_monitor_tells_them_their_pids(
+    model: Model, first: str, second: str
+) -> None:
+    """In PID namespaces of their own they know none; each of these pairs misses a cap by 12 points without it."""
+    usage = model(Load(first, 30), Load(second, 70), pods=True, steered=True)
+    assert usage.error(0) <= 3
+    assert usage.error(1) <= 3
+
+
+@pytest.mark.root
+def test_pods_without_the_monitor_do_not_know_their_pids(model: Model) -> None:
+    usage = model(Load("5ms", 30), Load("50us", 70), pods=True)
+    assert usage.mean(0) == pytest.approx(15.8, abs=1)
+
+
 def test_a_neighbour_without_a_cap_takes_nothing_away(model: Model) -> None:
     usage = model(Load("50ms", 30), Load("50ms", None))
     assert usage.error(0) <= 2
@@ -57,9 +78,12 @@ def test_processes_of_a_container_share_one_cap(model: Model) -> None:
     assert max(launches) < 2 * min(launches)
 
 
-@pytest.mark.parametrize("kind", ALONE)
-@pytest.mark.parametrize(("before", "after"), [(30, 70), (70, 30), (10, 100)])
-def test_a_changed_cap_holds_within_half_a_second(model: Model, kind: str, before: int, after: int) -> None:
+@pytest.mark.parametrize(
+    ("before", "after", "kind"), [*((*caps, kind) for caps in CHANGES for kind in ALONE), (100, 30, "50us")]
+)
+def test_a_changed_cap_holds_within_half_a_second(model: Model, before: int, after: int, kind: str) -> None:
+    """A cap set where none was does too, once what was launched before is done: a thousand launches may wait."""
+
     def change(time: float, containers: Sequence[Container | None]) -> None:
         if time == 20 and containers[0] is not None:
             containers[0].limit(memory="2048m", cores=str(after))
@@ -110,6 +134,55 @@ def test_hamis_monitor_gives_way_to_priority(model: Model) -> None:
     assert usage.between(1, 10, 60) < 1
     assert usage.between(1, 80, 120) == pytest.approx(99, abs=2)
     assert usage.workers[0][0].latency_ns == pytest.approx(alone, rel=0.1)
+
+
+REQUESTS_S = 20
+FILLING_S = 2
+
+
+@pytest.fixture(scope="module")
+def latency_alone(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
+    """Nanoseconds from launch to end of a request that has the card for itself."""
+
+    def alone(kind: str) -> int:
+        folder = tmp_path_factory.mktemp("alone")
+        for name in ("worker", "sampler"):
+            (folder / name).symlink_to(programs / name)
+        return run(folder, Load(kind, 100, priority=0), seconds=REQUESTS_S).workers[0][0].latency_ns
+
+    return {kind: alone(kind) for kind in ("request:10ms", "random:10ms")}
+
+
+@pytest.mark.parametrize(
+    ("requests", "filler", "filled"),
+    [
+        ("request:10ms", "50us", 70),
+        ("request:10ms", "1ms", 55),
+        ("request:10ms", "graph:5ms", 50),
+        ("request:10ms", "50ms", 0),
+        ("random:10ms", "50us", 65),
+        ("random:10ms", "graph:5ms", 0),
+    ],
+)
+def test_priority_0_keeps_its_latency_while_priority_1_fills_the_rest(
+    model: Model, latency_alone: dict[str, int], requests: str, filler: str, filled: int
+) -> None:
+    """Of 80 % that are left; what does not fit between two requests waits until there are none for a second."""
+    first, second = Load(requests, 100, priority=0), Load(filler, 100, begin_s=FILLING_S)
+    usage = model(first, second, seconds=REQUESTS_S, steered=True)
+    assert usage.workers[0][0].latency_ns <= 1.1 * latency_alone[requests]
+    assert usage.between(1, 10, REQUESTS_S) >= filled
+
+
+def test_priority_1_has_the_card_when_priority_0_rests(model: Model) -> None:
+    usage = model(Load("request:10ms", 100, active_s=5, priority=0), Load("50ms", 100), seconds=20, steered=True)
+    assert usage.between(1, 7, 20) >= 97
+
+
+def test_priority_does_not_lift_a_cap(model: Model) -> None:
+    usage = model(Load("5ms", 30, priority=0), Load("50us", 50), seconds=20, steered=True)
+    assert usage.between(0, 10, 20) == pytest.approx(30, abs=1)
+    assert usage.between(1, 10, 20) <= 51
 
 
 def test_monitors_are_told_the_truth(model: Model) -> None:

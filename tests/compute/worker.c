@@ -1,13 +1,15 @@
 /* A program that keeps the fake card busy in model time.
  *
- * usage: worker HOW LENGTH [SECONDS]
+ * usage: worker HOW LENGTH [SECONDS [BEGIN]]
  *   launch    launches kernels of that length (50us, 5ms) without waiting for them
  *   graph     launches graphs of a hundred kernels that take that long together
  *   request   every 50 ms one kernel, and waits for it
+ *   random    the same after a random pause, 40 ms on the average
  *   20%       as many kernels as keep a card busy by that part, if it is free
- * For so many seconds only, if they are given.
+ * For so many seconds only, if they are given and not 0, and not before so many.
  * It prints "ready", and model time stands still until it has read a time in ns. It works until then and prints how much it launched and,
  * for requests, the mean and the greatest latency in ns. */
+#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -47,7 +49,7 @@ static CUgraphExec graph;
 static CUstream stream;
 static uint64_t length_ns, launched, sum_ns, most_ns;
 static unsigned part;
-static uint64_t most_seconds;
+static uint64_t most_seconds, first_second;
 
 static void must(CUresult result, const char *what)
 {
@@ -117,14 +119,24 @@ static void request(uint64_t begin)
     most_ns = taken > most_ns ? taken : most_ns;
 }
 
-static void work_until(uint64_t end, bool requests)
+/* Exponential, as of many who ask independently. */
+static uint64_t random_pause(void)
 {
+    static const double mean_ns = 40e6;
+    static unsigned short seed[3] = {1, 2, 3};
+    return (uint64_t)(-log(1 - erand48(seed)) * mean_ns);
+}
+
+static void work_until(uint64_t end, const char *how)
+{
+    bool random = strcmp(how, "random") == 0, requests = random || strcmp(how, "request") == 0;
+    model->sleep_until_ns(model->now_ns() + first_second * 1000000000u);
     uint64_t next = model->now_ns();
     if (most_seconds && next + most_seconds * 1000000000u < end)
         end = next + most_seconds * 1000000000u;
     while (model->now_ns() < end) {
         if (requests || part) {
-            next += requests ? PERIOD_NS : length_ns * 100 / part;
+            next = random ? model->now_ns() + random_pause() : next + (requests ? PERIOD_NS : length_ns * 100 / part);
             if (model->now_ns() < next)
                 model->sleep_until_ns(next);
         }
@@ -142,11 +154,12 @@ int main(int argc, char **argv)
         return 2;
     load(argv[1], argv[2]);
     most_seconds = argc > 3 ? strtoull(argv[3], NULL, 10) : 0;
+    first_second = argc > 4 ? strtoull(argv[4], NULL, 10) : 0;
     model->join();
     puts("ready");
     fflush(stdout);
     if (fgets(line, sizeof(line), stdin))
-        work_until(strtoull(line, NULL, 10), strcmp(argv[1], "request") == 0);
+        work_until(strtoull(line, NULL, 10), argv[1]);
     model->leave();
     printf("%llu %llu %llu\n", (unsigned long long)launched, (unsigned long long)(launched ? sum_ns / launched : 0),
            (unsigned long long)most_ns);

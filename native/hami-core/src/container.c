@@ -26,7 +26,7 @@ static struct limit_files files;
 static uint64_t own_limit = LIMIT_NONE;
 static struct card cards[REGION_DEVICES];
 static uint64_t limits[REGION_DEVICES];
-static uint64_t cores = 100;
+static uint64_t cores = 100, priority = 1;
 static uint64_t limits_read_at, refused_said_at;
 static bool said_invalid;
 static char directory[PATH_BYTES], library[PATH_BYTES];
@@ -96,6 +96,8 @@ static void store_limit(unsigned device, uint64_t limit)
 static void compute_limits(void)
 {
     __atomic_store_n(&cores, files.request.cores, __ATOMIC_RELAXED);
+    __atomic_store_n(&priority, files.request.priority, __ATOMIC_RELAXED);
+    __atomic_store_n(&container.region.file->hami.priority, (int32_t)files.request.priority, __ATOMIC_RELAXED);
     for (unsigned device = 0; device < REGION_DEVICES; device++)
         if (device_is_visible(device))
             store_limit(device, limit_on_card(&files, cards[device]));
@@ -154,6 +156,11 @@ uint64_t container_cores(unsigned device)
                              : __atomic_load_n(&container.region.file->hami.sm_limit[device], __ATOMIC_RELAXED);
 }
 
+bool container_is_first(void)
+{
+    return container.managed && __atomic_load_n(&priority, __ATOMIC_RELAXED) == 0;
+}
+
 /* HAMi: whoever makes the region writes the environment's limits into it. */
 static bool stamp_environment(struct region_file *file, unsigned device, char *reason)
 {
@@ -203,7 +210,6 @@ static bool start_managed(char *reason)
         message(MESSAGE_WARNING, "unknown key %s in %.128s/limits/request is ignored", files.request.unknown_key, directory);
     if (!find_region_directory(path, !files.request.region_is_mounted, reason) || !region_open(&container.region, path, true, reason))
         return false;
-    container.region.file->hami.priority = (int32_t)files.request.priority;
     return true;
 }
 

@@ -67,6 +67,9 @@ uint32_t container_host_pid_of(unsigned slot);
 /* Percent of a device that the container may use, by its limits as they were read last; 100 and more is all of it. */
 uint64_t container_cores(unsigned device);
 
+/* Whether its limits give it priority 0, for which others on its cards give way. */
+bool container_is_first(void);
+
 /* Says in the region that this process's overhead is an estimate. */
 void container_mark_estimated(void);
 

@@ -113,7 +113,8 @@ struct extension_device {
     unsigned char line1[128 - 112];
     uint64_t throttled;
     uint64_t order; /* a monitor's: nanoseconds of CLOCK_MONOTONIC when it was given, its last three bits an enum order */
-    unsigned char line2[192 - 144];
+    uint64_t free_until; /* with an order: CLOCK_MONOTONIC, nobody of priority 0 is expected to launch before */
+    unsigned char line2[192 - 152];
     struct compute_bucket compute;
     unsigned char reserved[512 - 256];
 };

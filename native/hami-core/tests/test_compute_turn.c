@@ -14,6 +14,7 @@
 #include "../src/clock.h"
 #include "../src/compute/bucket.h"
 #include "../src/compute/captures.h"
+#include "../src/compute/orders.h"
 #include "../src/compute/turn.h"
 #include "../src/devices.h"
 #include "../src/driver.h"
@@ -26,13 +27,16 @@ static struct {
     unsigned launches, events, live_events;
     bool ready;     /* events have happened */
     bool capturing; /* every stream is */
+    int devices;    /* 0: one */
+    CUdevice current;
+    int signal; /* raised by what is asked about events */
     float took_ms;
     CUresult launched;
 } driver;
 
 static CUresult device_count(int *count)
 {
-    *count = 1;
+    *count = driver.devices ? driver.devices : 1;
     return CUDA_SUCCESS;
 }
 
@@ -44,8 +48,7 @@ static CUresult device_get(CUdevice *device, int ordinal)
 
 static CUresult device_uuid_v2(CUuuid *uuid, CUdevice device)
 {
-    (void)device;
-    memset(uuid, 0x11, sizeof(*uuid));
+    memset(uuid, 0x11 + device, sizeof(*uuid));
     return CUDA_SUCCESS;
 }
 
@@ -66,6 +69,8 @@ static CUresult device_pci(char *text, int bytes, CUdevice device)
 static CUresult event_create(CUevent *event, unsigned flags)
 {
     (void)flags;
+    if (driver.signal)
+        raise(driver.signal);
     *event = (CUevent)(uintptr_t)__atomic_add_fetch(&driver.events, 1, __ATOMIC_RELAXED);
     __atomic_fetch_add(&driver.live_events, 1, __ATOMIC_RELAXED);
     return CUDA_SUCCESS;
@@ -88,6 +93,8 @@ static CUresult event_record(CUevent event, CUstream stream)
 static CUresult event_query(CUevent event)
 {
     (void)event;
+    if (driver.signal)
+        raise(driver.signal);
     return __atomic_load_n(&driver.ready, __ATOMIC_ACQUIRE) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
@@ -96,6 +103,12 @@ static CUresult event_elapsed(float *milliseconds, CUevent begin, CUevent end)
     (void)begin;
     (void)end;
     *milliseconds = driver.took_ms;
+    return CUDA_SUCCESS;
+}
+
+static CUresult current_device(CUdevice *device)
+{
+    *device = driver.current;
     return CUDA_SUCCESS;
 }
 
@@ -185,6 +198,7 @@ static void use_driver(void)
     cuda.cuDeviceGetUuid_v2 = device_uuid_v2;
     cuda.cuDeviceTotalMem_v2 = device_memory;
     cuda.cuDeviceGetPCIBusId = device_pci;
+    cuda.cuCtxGetDevice = current_device;
     cuda.cuEventCreate = event_create;
     cuda.cuEventDestroy_v2 = event_destroy;
     cuda.cuEventRecord = cuda.cuEventRecord_ptsz = event_record;
@@ -216,10 +230,11 @@ static struct compute_bucket *begin(unsigned percent, float took_ms)
     own.attachment = COUNTED;
     process = &own;
     container.region.file = file;
-    file->hami.device_num = 1;
+    file->hami.device_num = 2;
     file->hami.sm_limit[0] = percent;
     file->hami.utilization_switch = 1;
     strcpy(file->hami.uuids[0], "GPU-11111111-1111-1111-1111-111111111111");
+    strcpy(file->hami.uuids[1], "GPU-12121212-1212-1212-1212-121212121212");
     CHECK_EQUAL(devices_discover(), CUDA_SUCCESS);
     CHECK(devices_register(&container.region, NULL, reason));
     return &file->extension.devices[0].compute;
@@ -493,6 +508,204 @@ TEST(a_raised_cap_wakes_who_waits)
     __atomic_store_n(&container.region.file->hami.sm_limit[0], 100, __ATOMIC_RELAXED);
     CHECK_EQUAL(pthread_join(other, NULL), 0);
     CHECK(clock_now() - begin_at < 5 * (uint64_t)NANOSECONDS_A_SECOND);
+}
+
+TEST(devices_have_caps_and_budgets_of_their_own)
+{
+    driver.devices = 2;
+    struct compute_bucket *first = begin(50, 1), *second = &container.region.file->extension.devices[1].compute;
+    container.region.file->hami.sm_limit[1] = 100;
+    first->refilled_at = second->refilled_at = clock_now() + NANOSECONDS_A_SECOND / 2;
+    first->balance = BUCKET_BURST;
+    for (unsigned i = 0; i < 2; i++)
+        launch(8);
+    CHECK_EQUAL(paid(first), 2 * MILLISECOND);
+    driver.current = 1;
+    first->balance = -1000 * MILLISECOND; /* 2 s: not this one's */
+    uint64_t begin_at = clock_now();
+    launch(8);
+    CHECK(clock_now() - begin_at < (uint64_t)NANOSECONDS_A_SECOND);
+    CHECK_EQUAL(second->refilled, 0);
+    container.region.file->hami.sm_limit[1] = 10;
+    pause_ms(300);
+    for (unsigned i = 0; i < 2 * QUIET_LAUNCHES; i++) {
+        launch(24); /* one of these looks again */
+        second->balance = BUCKET_BURST;
+    }
+    second->balance = BUCKET_BURST;
+    second->refilled_at = clock_now() + NANOSECONDS_A_SECOND / 2;
+    for (unsigned i = 0; i < 2; i++)
+        launch(16);
+    CHECK_EQUAL(paid(second), 2 * MILLISECOND);
+    CHECK_EQUAL(container.region.file->extension.devices[1].throttled, 0);
+}
+
+static void order(enum order kind)
+{
+    uint64_t now = clock_now() & ~(uint64_t)ORDER_BITS;
+    __atomic_store_n(&container.region.file->extension.devices[0].order, now | kind, __ATOMIC_RELAXED);
+}
+
+/* Without a cap, of a kind of launch whose cost is known. */
+static struct compute_bucket *begin_ordered(float took_ms)
+{
+    struct compute_bucket *bucket = begin(100, took_ms);
+    order(ORDER_BOUNDED);
+    for (unsigned i = 0; i < 8; i++)
+        launch(8);
+    return bucket;
+}
+
+TEST(a_launch_that_is_held_goes_when_the_order_ends)
+{
+    begin_ordered(0.05f);
+    bool done = false;
+    pthread_t other;
+    order(ORDER_HOLD);
+    CHECK_EQUAL(pthread_create(&other, NULL, launch_again, &done), 0);
+    pause_ms(100);
+    CHECK(!__atomic_load_n(&done, __ATOMIC_ACQUIRE));
+    CHECK(container.region.file->extension.devices[0].throttled > 50 * (uint64_t)MILLISECOND);
+    order(ORDER_NONE);
+    CHECK_EQUAL(pthread_join(other, NULL), 0);
+}
+
+TEST(a_launch_is_not_held_by_a_monitor_that_is_gone)
+{
+    begin_ordered(0.05f);
+    order(ORDER_HOLD);
+    uint64_t begin_at = clock_now();
+    launch(8);
+    CHECK(clock_now() - begin_at >= ORDER_VALID);
+}
+
+static void *launch_several(void *count)
+{
+    for (unsigned i = 0; i < *(const unsigned *)count; i++)
+        launch(8);
+    return NULL;
+}
+
+TEST(who_gives_way_launches_on_as_what_it_launched_is_done)
+{
+    enum { LAUNCHES = 20, AT_MOST = 4, UNWATCHED = 2 }; /* half a millisecond, with the one of before */
+    begin_ordered(0.1f);
+    pthread_t other;
+    unsigned before = driver.launches, count = LAUNCHES;
+    driver.ready = false;
+    CHECK_EQUAL(pthread_create(&other, NULL, launch_several, &count), 0);
+    pause_ms(200);
+    unsigned launched_then = __atomic_load_n(&driver.launches, __ATOMIC_RELAXED) - before;
+    if (launched_then < AT_MOST || launched_then > AT_MOST + UNWATCHED)
+        check_failed(__FILE__, __LINE__, "%u launches lie on the card", launched_then);
+    order(ORDER_BOUNDED);
+    __atomic_store_n(&driver.ready, true, __ATOMIC_RELEASE);
+    CHECK_EQUAL(pthread_join(other, NULL), 0);
+    CHECK_EQUAL(driver.launches - before, LAUNCHES);
+    driver.launched = CUDA_ERROR_INVALID_VALUE;
+    for (unsigned i = 0; i < 100; i++) {
+        order(ORDER_BOUNDED);
+        CHECK_EQUAL(launch(8), CUDA_ERROR_INVALID_VALUE); /* what was not launched is not waited for */
+    }
+}
+
+TEST(what_is_long_waits_for_a_pause)
+{
+    begin_ordered(5);
+    bool done = false;
+    pthread_t other;
+    order(ORDER_SHORT);
+    CHECK_EQUAL(pthread_create(&other, NULL, launch_again, &done), 0);
+    pause_ms(50);
+    order(ORDER_SHORT);
+    CHECK(!__atomic_load_n(&done, __ATOMIC_ACQUIRE));
+    __atomic_store_n(&container.region.file->extension.devices[0].free_until, clock_now() + NANOSECONDS_A_SECOND, __ATOMIC_RELAXED);
+    CHECK_EQUAL(pthread_join(other, NULL), 0);
+}
+
+TEST(a_slow_first_launch_does_not_make_a_kind_long)
+{
+    begin(100, 5);
+    order(ORDER_SHORT);
+    launch(8);
+    driver.took_ms = 0.05f;
+    for (unsigned i = 0; i < 20; i++) {
+        order(ORDER_SHORT);
+        launch(8);
+    }
+    CHECK_EQUAL(process->compute->costs.table[cost_key(8, 1, 32) >> 1 & (COSTS - 1)].ns, 50000);
+}
+
+TEST(a_captured_launch_is_not_held)
+{
+    begin_ordered(0.05f);
+    CUgraph graph;
+    order(ORDER_HOLD);
+    CHECK_EQUAL(cuStreamBeginCapture_v2(NULL, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+    uint64_t begin_at = clock_now();
+    launch(16);
+    CHECK(clock_now() - begin_at < (uint64_t)NANOSECONDS_A_SECOND);
+    CHECK_EQUAL(cuStreamEndCapture(NULL, &graph), CUDA_SUCCESS);
+}
+
+TEST(what_is_launched_without_a_cap_is_counted_and_not_owed)
+{
+    struct compute_bucket *bucket = begin_ordered(0.1f);
+    int64_t balance = bucket->balance, paid_before = bucket_paid(bucket);
+    for (unsigned i = 0; i < 10; i++)
+        launch(8);
+    CHECK_EQUAL(bucket->balance, balance);
+    CHECK_EQUAL(bucket_paid(bucket) - paid_before, MILLISECOND);
+    driver.launched = CUDA_ERROR_INVALID_VALUE;
+    launch(8);
+    CHECK_EQUAL(bucket_paid(bucket) - paid_before, MILLISECOND);
+}
+
+static bool anything_is_locked(void)
+{
+    const struct compute *compute = process->compute;
+    return process->starting.word || (compute && (compute->looking.word || compute->meters.lock.word || compute->costs.lock.word));
+}
+
+TEST(a_handler_that_jumps_away_leaves_nothing_locked)
+{
+    begin(50, 0.001f);
+    container.managed = true; /* so that files are read at each look */
+    process->attachment = COUNTED;
+    signal(SIGALRM, jump_back);
+    for (unsigned microseconds = 1; microseconds <= 300; microseconds++) {
+        struct itimerval soon = {.it_value = {.tv_usec = microseconds}}, never = {.it_value = {.tv_usec = 0}};
+        if (sigsetjmp(back, 1) == 0) {
+            setitimer(ITIMER_REAL, &soon, NULL);
+            for (unsigned i = 0; i < 4; i++) {
+                if (process->compute)
+                    process->compute->looked_at = 1;
+                launch(8);
+            }
+        }
+        setitimer(ITIMER_REAL, &never, NULL);
+        CHECK(!anything_is_locked());
+    }
+}
+
+TEST(a_handler_that_jumps_away_loses_no_meter)
+{
+    begin(50, 1);
+    signal(SIGALRM, jump_back);
+    for (unsigned i = 0; i < 3 * METERS; i++) {
+        driver.signal = SIGALRM;
+        if (sigsetjmp(back, 1) == 0)
+            launch(8);
+        driver.signal = 0;
+        CHECK(!anything_is_locked());
+        container.region.file->extension.devices[0].compute.balance = BUCKET_BURST;
+    }
+    driver.took_ms = 2;
+    for (unsigned i = 0; i < 3 * COST_SAMPLES; i++) {
+        container.region.file->extension.devices[0].compute.balance = BUCKET_BURST;
+        launch(8);
+    }
+    CHECK_EQUAL(process->compute->costs.table[cost_key(8, 1, 32) >> 1 & (COSTS - 1)].ns, 2 * MILLISECOND);
 }
 
 TEST(what_is_timed_in_a_context_ends_with_it)

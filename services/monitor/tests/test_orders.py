@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isolator_monitor.orders import LINGER_NS, LONGEST_NS, MILLISECOND, RESTING_NS, Order, Work
+from isolator_monitor.orders import LEAST_PAUSES, LINGER_NS, LONGEST_NS, MILLISECOND, PAUSES, RESTING_NS, Order, Work
 
 BEGIN = 10**15
 
@@ -44,6 +44,18 @@ def test_a_region_that_was_made_anew_counts_from_there() -> None:
     assert work.order(BEGIN + 200 * MILLISECOND) == Order.SHORT
     work.observe(BEGIN + 300 * MILLISECOND, 3 + MILLISECOND)
     assert work.until_ns == BEGIN + 301 * MILLISECOND
+
+
+def test_the_next_work_is_expected_after_the_shortest_pause_but_an_eighth() -> None:
+    regular = [(100 * number, 20) for number in range(LEAST_PAUSES + 1)]
+    last = BEGIN + regular[-1][0] * MILLISECOND + 20 * MILLISECOND
+    assert work_of(*regular[:-1]).expected_ns() == 0
+    assert work_of(*regular).expected_ns() == last + 70 * MILLISECOND
+    # One that came soon is remembered for a while.
+    soon = [(-92, 20), (-64, 20), *regular]
+    assert work_of(*soon).expected_ns() == last + 7 * MILLISECOND
+    longer = [(-92, 20), (-64, 20), *((100 * number, 20) for number in range(PAUSES + 1))]
+    assert work_of(*longer).expected_ns() == BEGIN + (100 * PAUSES + 20 + 70) * MILLISECOND
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**12), st.integers(-(1 << 64), 1 << 64)), max_size=20))

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from isolator_core.region import Kind, RegionError, open_beneath
-from isolator_monitor.orders import AGAIN_NS, Order
+from isolator_monitor.orders import AGAIN_NS, LEAST_PAUSES, Order
 from isolator_monitor.plan import Plan, Steered
 from isolator_monitor.steer import AVOID_NS, LOOK_NS, REST_NS, Steering
 from isolator_monitor.steered import mark, open_region
@@ -164,7 +164,7 @@ def test_a_file_that_is_cut_meanwhile_costs_its_own_container(tmp_path: Path) ->
         opened.paid(0)
     opened.give(0, Order.HOLD, BEGIN)
     opened.close()
-    assert region.stat().st_size == EXTENSION + 4096 + 136 + 8
+    assert region.stat().st_size == EXTENSION + 4096 + 136 + 16
 
 
 class Scene:
@@ -215,6 +215,26 @@ def test_others_give_way_while_one_of_priority_0_works(scene: Scene) -> None:
         assert order_of(high) == order_of(elsewhere) == (Order.NONE, 0)
         scene.steering.close()
     assert order_of(low) == (Order.NONE, 0)
+
+
+def test_others_are_told_how_long_the_card_will_be_free(scene: Scene) -> None:
+    high, low = scene.region("high"), scene.region("low")
+    free_until = EXTENSION + 4096 + 144
+    scene.plan(steered("high", 0, UUID), steered("low"))
+    with hold(high.with_name("usage.lock"), [0]), hold(low.with_name("usage.lock"), [0]):
+        scene.after(0)
+        for _ in range(LEAST_PAUSES):
+            spend(high, 10 * MILLISECOND)
+            scene.after(1)
+            scene.after(49)
+            assert u64(low, free_until) == 0
+        spend(high, 10 * MILLISECOND)
+        scene.after(1)
+        begun = scene.now
+        scene.after(12)
+        # Seen 1 ms late, it comes 40 ms after it was done, an eighth of which is left as a margin.
+        assert u64(low, free_until) == begun + 45 * MILLISECOND
+        assert order_of(low)[0] == Order.SHORT
 
 
 def test_it_looks_often_only_while_someone_works(scene: Scene) -> None:

@@ -33,6 +33,12 @@ static inline int64_t bucket_paid(const struct compute_bucket *bucket)
     return (int64_t)__atomic_load_n(&bucket->refilled, __ATOMIC_RELAXED) - bucket_balance(bucket);
 }
 
+/* What is paid where there is no cap: it counts and is not owed. */
+static inline void bucket_count(struct compute_bucket *bucket, int64_t price)
+{
+    __atomic_fetch_add(&bucket->refilled, (uint64_t)price, __ATOMIC_RELAXED);
+}
+
 /* A negative price gives back. */
 static inline void bucket_pay(struct compute_bucket *bucket, int64_t price)
 {

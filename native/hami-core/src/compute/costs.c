@@ -1,6 +1,9 @@
+#define _GNU_SOURCE
 #include "costs.h"
 
 #include <stddef.h>
+
+#include "../signals.h"
 
 enum { FIRST_SAMPLES = 16, MOST_LAUNCHES = 256, TIMED_EVERY_NS = 2000000 };
 
@@ -10,6 +13,7 @@ enum { NEAR_PERCENT = 130 };
 struct cost *costs_make(struct costs *costs, uint64_t key)
 {
     struct cost *free = NULL, *found = NULL;
+    sigset_t held = signals_hold();
     lock_take(&costs->lock);
     for (unsigned i = 0; i < COST_PLACES && !found; i++) {
         struct cost *cost = cost_place(costs, key, i);
@@ -30,6 +34,7 @@ struct cost *costs_make(struct costs *costs, uint64_t key)
         __atomic_store_n(&found->key, key, __ATOMIC_RELEASE);
     }
     lock_drop(&costs->lock);
+    signals_release(&held);
     return found;
 }
 

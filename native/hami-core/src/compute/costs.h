@@ -59,16 +59,25 @@ static inline bool cost_is_due(struct cost *cost)
     return left == 0;
 }
 
-/* Takes the right to time a launch from now on: one at a time. */
+/* Takes the right to time a launch from now on: one at a time. Who took it long ago may have left by siglongjmp. */
 static inline bool cost_time(struct cost *cost, uint64_t now)
 {
-    uint64_t none = 0;
-    return __atomic_compare_exchange_n(&cost->begun, &none, now, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+    const uint64_t long_ago = UINT64_C(10000000000);
+    uint64_t begun = __atomic_load_n(&cost->begun, __ATOMIC_RELAXED);
+    return (begun == 0 || (now > begun && now - begun > long_ago)) &&
+           __atomic_compare_exchange_n(&cost->begun, &begun, now, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
 }
 
 static inline void cost_timed(struct cost *cost)
 {
     __atomic_store_n(&cost->begun, 0, __ATOMIC_RELEASE);
+}
+
+/* Nanoseconds as far as they are to be relied on: the first launch of a kind may take much longer than the next. 0: not yet. */
+static inline uint64_t cost_sure(const struct cost *cost)
+{
+    enum { SURE = 4 };
+    return __atomic_load_n(&cost->seen, __ATOMIC_RELAXED) < SURE ? 0 : __atomic_load_n(&cost->ns, __ATOMIC_RELAXED);
 }
 
 /* A launch took so many nanoseconds, by the time on the card between its beginning and its end. Whatever else had the card meanwhile is

@@ -96,12 +96,14 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launchParamsLi
     unsigned count = launchParamsList ? numDevices : 0;
     struct turn *turns = calloc(count ? count : 1, sizeof(*turns));
     CUresult result = turns ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    turn_several = true;
     for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++) {
         const CUDA_LAUNCH_PARAMS *launch = &launchParamsList[i];
         uint64_t blocks = product(launch->gridDimX, launch->gridDimY, launch->gridDimZ);
         uint64_t threads = product(launch->blockDimX, launch->blockDimY, launch->blockDimZ);
         result = turn_take(&turns[i], key_of(launch->function, blocks, threads), launch->hStream, false);
     }
+    turn_several = false;
     if (result == CUDA_SUCCESS)
         result = cuda.cuLaunchCooperativeKernelMultiDevice(launchParamsList, numDevices, flags);
     for (unsigned i = 0; turns && i < count; i++)

@@ -8,8 +8,10 @@
 #include "../devices.h"
 #include "../environment.h"
 #include "../memory/contexts.h"
+#include "../signals.h"
 #include "bucket.h"
 #include "captures.h"
+#include "orders.h"
 #include "utilization.h"
 
 #define MILLISECOND UINT64_C(1000000)
@@ -19,8 +21,8 @@
 #define LEAST_SLEEP MILLISECOND
 #define MOST_SLEEP (100 * MILLISECOND)
 
-/* The limits are looked at again after that, with a cap and without. */
-static const uint64_t LOOK_PAUSE = 250 * MILLISECOND, LOOK_PAUSE_UNCAPPED = NANOSECONDS_A_SECOND;
+/* Limits and orders are looked at again after that. */
+static const uint64_t LOOK_PAUSE = 250 * MILLISECOND;
 
 static const uint64_t TRIM_PAUSE = NANOSECONDS_A_SECOND / 2;
 
@@ -30,9 +32,13 @@ static const uint64_t FIRST_OF_ITS_KIND = NANOSECONDS_A_SECOND;
 /* HAMi's monitor blocks by a negative recent_kernel and looks every 5 s. */
 static const uint64_t BLOCKED_PAUSE = 10 * MILLISECOND;
 
+/* How long one who gives way sleeps before it looks again: that much of the card is lost each time. */
+static const uint64_t ORDERED_PAUSE = 100000;
+
 enum { HAMI_RECENT = 2 };
 
 __thread unsigned turn_quiet;
+__thread bool turn_several;
 
 static struct compute *get_compute(void)
 {
@@ -75,9 +81,15 @@ static bool caps_hold(void)
     return policy == CORES_ALWAYS || (policy == CORES_BY_MONITOR && __atomic_load_n(&hami()->utilization_switch, __ATOMIC_RELAXED) != 0);
 }
 
+static enum order order_now(unsigned device)
+{
+    uint64_t word = __atomic_load_n(&container.region.file->extension.devices[device].order, __ATOMIC_RELAXED);
+    return __builtin_expect(word == 0, 1) ? ORDER_NONE : order_of(word, clock_now());
+}
+
 static void read_caps(struct compute *compute)
 {
-    bool hold = caps_hold(), capped = false;
+    bool hold = caps_hold(), first = container_is_first(), metered = first;
     unsigned visible = 0, last = DEVICE_NONE;
     for (unsigned device = 0; device < REGION_DEVICES; device++) {
         if (!device_is_visible(device))
@@ -85,12 +97,13 @@ static void read_caps(struct compute *compute)
         uint64_t percent = container_cores(device);
         uint32_t cap = hold && percent >= 1 && percent < 100 ? (uint32_t)percent : 0;
         __atomic_store_n(&compute->caps[device], cap, __ATOMIC_RELAXED);
-        capped |= cap != 0;
+        metered |= cap != 0 || order_now(device) != ORDER_NONE;
         last = device;
         visible++;
     }
     __atomic_store_n(&compute->only, visible == 1 ? last : (unsigned)DEVICE_NONE, __ATOMIC_RELAXED);
-    __atomic_store_n(&compute->capped, capped, __ATOMIC_RELEASE);
+    __atomic_store_n(&compute->first, first, __ATOMIC_RELAXED);
+    __atomic_store_n(&compute->metered, metered, __ATOMIC_RELEASE);
 }
 
 /* When NVML's window ended, by our clock: its time is that of the day. */
@@ -118,14 +131,10 @@ static void trim(struct compute *compute, unsigned device, uint64_t now)
         __atomic_store_n(&bucket->factor, trim_factor(bucket->factor, window / 100 * percent, paid), __ATOMIC_RELAXED);
 }
 
-static void look(struct compute *compute, uint64_t now)
+static void look_locked(struct compute *compute, uint64_t now, bool again)
 {
-    bool capped = __atomic_load_n(&compute->capped, __ATOMIC_RELAXED);
-    uint64_t pause = capped ? LOOK_PAUSE : LOOK_PAUSE_UNCAPPED, looked_at = __atomic_load_n(&compute->looked_at, __ATOMIC_RELAXED);
-    if ((looked_at && now - looked_at < pause) || !lock_try(&compute->looking))
-        return;
     __atomic_store_n(&compute->looked_at, now, __ATOMIC_RELAXED);
-    if (looked_at)
+    if (again)
         container_refresh();
     read_caps(compute);
     for (unsigned device = 0; device < REGION_DEVICES; device++)
@@ -134,7 +143,19 @@ static void look(struct compute *compute, uint64_t now)
             paid_note(&compute->paid[device], exactly, bucket_paid(bucket_of(device)));
             trim(compute, device, exactly);
         }
-    lock_drop(&compute->looking);
+}
+
+static void look(struct compute *compute, uint64_t now)
+{
+    uint64_t looked_at = __atomic_load_n(&compute->looked_at, __ATOMIC_RELAXED);
+    if (looked_at && now - looked_at < LOOK_PAUSE)
+        return;
+    sigset_t held = signals_hold();
+    if (lock_try(&compute->looking)) {
+        look_locked(compute, now, looked_at != 0);
+        lock_drop(&compute->looking);
+    }
+    signals_release(&held);
 }
 
 /* What HAMi's monitor reads: that this container launches, and when it last did. */
@@ -177,11 +198,16 @@ void turn_look(void)
     publish();
 }
 
+static void pay(unsigned device, int64_t price, bool capped)
+{
+    (capped ? bucket_pay : bucket_count)(bucket_of(device), price);
+}
+
 static void pay_for_unpaid(struct cost *cost, unsigned device)
 {
     uint32_t launches = __atomic_exchange_n(&cost->unpaid, 0, __ATOMIC_RELAXED);
     if (launches)
-        bucket_pay(bucket_of(device), bucket_price(bucket_of(device), cost->ns) * launches);
+        pay(device, bucket_price(bucket_of(device), cost->ns) * launches, cap_of(process->compute, device) != 0);
 }
 
 static void collect(struct compute *compute)
@@ -210,10 +236,12 @@ static uint64_t scatter(uint64_t now)
 
 static void note_paid(struct compute *compute, unsigned device, uint64_t now)
 {
+    sigset_t held = signals_hold();
     if (lock_try(&compute->looking)) {
         paid_note(&compute->paid[device], now, bucket_paid(bucket_of(device)));
         lock_drop(&compute->looking);
     }
+    signals_release(&held);
 }
 
 static void wait_for_budget(struct compute *compute, unsigned device)
@@ -260,34 +288,84 @@ static unsigned device_of(const struct compute *compute, CUstream stream, bool p
     return context_device_of_stream(stream, per_thread, &device) == CUDA_SUCCESS ? device_index(device) : (unsigned)DEVICE_NONE;
 }
 
+/* One who gives way may not launch now. What takes nobody knows how long goes when nothing else is on the card. */
+static bool is_stopped(const struct compute *compute, unsigned device, const struct cost *cost)
+{
+    uint64_t waiting = __atomic_load_n(&compute->meters.waiting[device], __ATOMIC_RELAXED), ns = cost_sure(cost), now = clock_now();
+    uint64_t until = __atomic_load_n(&container.region.file->extension.devices[device].free_until, __ATOMIC_RELAXED);
+    enum order order = order_now(device);
+    if (ns == 0)
+        return order == ORDER_HOLD || (order != ORDER_NONE && waiting > 0);
+    return order_stops(order, ns, waiting, until > now ? until - now : 0);
+}
+
+/* Until the launch may go by what was ordered. */
+static void give_way(struct compute *compute, unsigned device, const struct cost *cost)
+{
+    for (;;) {
+        collect(compute);
+        if (!is_stopped(compute, device, cost))
+            return;
+        sleep_throttled(device, clock_now(), ORDERED_PAUSE);
+        look(compute, clock_coarse());
+    }
+}
+
+/* While giving way, the end of some launches is watched, so that what lies on the card is known. */
+static void weigh(struct compute *compute, unsigned device, struct turn *turn, uint64_t ns)
+{
+    enum { WATCHED_OF_EACH = 4 };
+    uint64_t unwatched = __atomic_add_fetch(&compute->unwatched[device], ns, __ATOMIC_RELAXED);
+    if (!turn->meter && unwatched >= ORDER_AT_MOST / WATCHED_OF_EACH)
+        turn->meter = meter_begin(&compute->meters, NULL, device, turn->stream, turn->per_thread);
+    if (turn->meter)
+        meter_weigh(&compute->meters, turn->meter, __atomic_exchange_n(&compute->unwatched[device], 0, __ATOMIC_RELAXED));
+}
+
 void turn_wait(struct turn *turn, uint64_t key)
 {
     struct compute *compute = process->compute;
     unsigned device = device_of(compute, turn->stream, turn->per_thread);
-    if (device == DEVICE_NONE || !cap_of(compute, device) || captures_touch(turn->stream, turn->per_thread))
+    if (device == DEVICE_NONE)
         return;
+    bool capped = cap_of(compute, device) != 0, ordered = order_now(device) != ORDER_NONE;
+    if ((!capped && !ordered && !__atomic_load_n(&compute->first, __ATOMIC_RELAXED)) || captures_touch(turn->stream, turn->per_thread))
+        return;
+    if (__builtin_expect(meters_own != NULL, 0) && !turn_several)
+        meters_abandon(&compute->meters);
     struct cost *cost = costs_find(&compute->costs, key);
     bool timed = false;
-    if (bucket_balance(bucket_of(device)) <= 0)
+    if (capped && bucket_balance(bucket_of(device)) <= 0)
         wait_for_budget(compute, device);
-    if (__builtin_expect(__atomic_load_n(&cost->ns, __ATOMIC_RELAXED) == 0, 0))
+    if (ordered)
+        give_way(compute, device, cost);
+    if (__builtin_expect(__atomic_load_n(&cost->ns, __ATOMIC_RELAXED) == 0, 0) && (capped || ordered)) {
         timed = wait_to_be_first(compute, cost, device);
+        if (ordered && !timed)
+            give_way(compute, device, cost);
+    }
     uint64_t ns = __atomic_load_n(&cost->ns, __ATOMIC_RELAXED);
+    if (ns >= MILLISECOND)
+        turn_quiet = 0; /* few launches take long */
     turn->bucket = bucket_of(device);
+    turn->capped = capped;
     turn->cost = cost;
+    turn->device = device;
     turn->price = bucket_price(turn->bucket, ns);
     turn->unpaid = ns == 0;
     turn->meter = NULL;
     if (turn->unpaid)
         __atomic_fetch_add(&cost->unpaid, 1, __ATOMIC_RELAXED);
     else
-        bucket_pay(turn->bucket, turn->price);
+        pay(device, turn->price, capped);
     if (!timed && cost_is_due(cost)) {
         collect(compute);
         timed = cost_time(cost, clock_now());
     }
     if (timed)
         turn->meter = meter_begin(&compute->meters, cost, device, turn->stream, turn->per_thread);
+    if (ordered)
+        weigh(compute, device, turn, ns);
 }
 
 void turn_settle(struct turn *turn, CUresult result)
@@ -300,5 +378,5 @@ void turn_settle(struct turn *turn, CUresult result)
     if (turn->unpaid)
         __atomic_fetch_sub(&turn->cost->unpaid, 1, __ATOMIC_RELAXED);
     else
-        bucket_pay(turn->bucket, -turn->price);
+        pay(turn->device, -turn->price, turn->capped);
 }

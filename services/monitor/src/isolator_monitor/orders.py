@@ -4,7 +4,8 @@ Containers share no memory, so this is where the two meet. The library of the on
 cost, those of the others heed an order in theirs, which ends by itself when it is not given again.
 """
 
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 MILLISECOND = 1_000_000
@@ -18,6 +19,11 @@ RESTING_NS = 1000 * MILLISECOND
 """Who has not launched for so long is at rest, and others may run what is long."""
 LONGEST_NS = 10_000 * MILLISECOND
 """No estimate reaches farther: it may be wrong, and a region is its tenant's to write."""
+PAUSES = 64
+"""Pauses by which the next is judged: it is expected to be no shorter than the shortest of them. Who works at random
+times has short ones among them, and is expected at any time."""
+LEAST_PAUSES = 16
+"""Before there are so many, nothing is expected."""
 
 
 class Order(IntEnum):
@@ -27,7 +33,7 @@ class Order(IntEnum):
     BOUNDED = 1
     """Launch, with little waiting on the card."""
     SHORT = 2
-    """The same, and nothing that takes long."""
+    """The same, and nothing that takes long, but for what is done before the next work is expected."""
     HOLD = 3
     """Launch nothing."""
 
@@ -42,12 +48,16 @@ class Work:
     """The card is done with it then, if it is alone there."""
     launched_ns: int = 0
     """When a launch was seen last."""
+    pauses: deque[int] = field(default_factory=lambda: deque(maxlen=PAUSES))
+    """Nanoseconds between being done and launching again."""
 
     def observe(self, now_ns: int, paid: int) -> None:
         """Take in how much has been paid in all. A region that was made anew begins anew."""
         added = 0 if self.paid is None else paid - self.paid
         self.paid = paid
         if added > 0:
+            if self.launched_ns and now_ns > self.until_ns:
+                self.pauses.append(now_ns - self.until_ns)
             self.until_ns = min(max(self.until_ns, now_ns) + added, now_ns + LONGEST_NS)
             self.launched_ns = now_ns
 
@@ -56,3 +66,10 @@ class Work:
         if now_ns < self.until_ns + LINGER_NS:
             return Order.HOLD
         return Order.SHORT if self.launched_ns and now_ns - self.launched_ns < RESTING_NS else Order.BOUNDED
+
+    def expected_ns(self) -> int:
+        """When it is expected to launch again, at the earliest; 0 where that cannot be told."""
+        if len(self.pauses) < LEAST_PAUSES:
+            return 0
+        shortest = min(self.pauses)
+        return self.until_ns + shortest - shortest // 8

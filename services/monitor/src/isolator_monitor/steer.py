@@ -178,17 +178,20 @@ class Steering:
 
     def _give_orders(self, now_ns: int) -> None:
         for uuid, card in self._cards.items():
-            order = Order.NONE
+            order, expected = Order.NONE, []
             for key, (region, device) in card.first.items():
                 work = self._work[key, uuid]
                 paid = self._try(key, region.paid, device)
                 if paid is not None:
                     work.observe(now_ns, paid)
-                order = max(order, work.order(now_ns))
+                wanted = work.order(now_ns)
+                order = max(order, wanted)
+                if wanted == Order.SHORT:
+                    expected.append(work.expected_ns())
             for key, given in card.others.items():
                 if order != given.order or now_ns - given.given_ns >= AGAIN_NS:
                     given.order, given.given_ns = order, now_ns
-                    self._try(key, given.region.give, given.device, order, now_ns)
+                    self._try(key, given.region.give, given.device, order, now_ns, min(expected, default=0))
 
     def _try(self, key: _Key, do: Callable[[*A], T], *arguments: *A) -> T | None:
         """A fault with one region costs that one alone."""

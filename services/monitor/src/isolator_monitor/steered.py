@@ -27,6 +27,7 @@ _BUCKET = struct.Struct("<q8xQ")
 _U64 = struct.Struct("<Q")
 _I32 = struct.Struct("<i")
 _RECENT = layout_v1.TRAILER_OFFSET + layout_v1.Trailer.recent_kernel.offset
+_ORDER = struct.Struct("<QQ")
 _ORDER_BITS = 7
 _SPREAD = 0x9E3779B97F4A7C15
 _LOCKS_SECONDS = 0.01
@@ -67,10 +68,10 @@ class SteeredRegion:
         balance, refilled = _BUCKET.unpack(read_exactly(self.file, _BUCKET.size, offset))
         return int(refilled - balance)
 
-    def give(self, device: int, order: Order, now_ns: int) -> None:
-        """Give an order for a device; `now_ns` is of the monotonic clock. Raises RegionError."""
+    def give(self, device: int, order: Order, now_ns: int, free_until_ns: int = 0) -> None:
+        """Give an order for a device; both times are of the monotonic clock. Raises RegionError."""
         offset = extension.DEVICES_OFFSET + device * sizeof(extension.Device) + extension.Device.order.offset
-        self._write(offset, _U64.pack(now_ns & ~_ORDER_BITS | order if order else 0))
+        self._write(offset, _ORDER.pack(now_ns & ~_ORDER_BITS | order if order else 0, free_until_ns))
 
     def _write(self, offset: int, data: bytes) -> None:
         try:
