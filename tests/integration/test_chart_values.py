@@ -91,12 +91,35 @@ def test_generated_files_are_fresh() -> None:
         ("image.repository", "projecthami/kai-resource-isolator", "that is the upstream chart's image"),
         ("tls.existingSecret", "mine", "tls.existingSecret is set without tls.caBundle"),
         ("webhook.gpuShareResources", "nvidia.com/gpumem;x", "accepted are resource names"),
+        ("paths.hostDir", "/var/lib/mine/", "accepted is an absolute path"),
+        ("paths.hostDir", "/var/lib/../mine", "accepted is an absolute path"),
+        ("paths.containerVgpuMount", "usr/local/vgpu", 'paths.containerVgpuMount is "usr/local/vgpu"'),
+        ("paths.kubeletRoot", "", 'paths.kubeletRoot is ""'),
+        ("monitor.regionRoots", ["/a", "/b c"], 'monitor.regionRoots[1] is "/b c"'),
     ],
 )
 def test_a_value_that_would_do_nothing_ends_the_rendering_with_a_sentence(path: str, value: Any, sentence: str) -> None:
     with pytest.raises(Refused) as refused:
         template(nested(path, value))
     assert sentence in str(refused.value)
+
+
+def test_whatever_a_value_holds_an_argument_stays_one() -> None:
+    odd = "a: #b"
+    values: dict[str, Any] = {
+        "listenAddress": "::",
+        "kai": {"schedulerName": odd, "reservationNamespace": odd},
+        "webhook": {"hamiScheduler": odd, "vramdAddress": odd, "regionSizeMib": 1048576,
+                    "guard": {"mode": "audit", "exemptNamespaces": [odd], "nvidiaRuntimeClasses": [odd]}},
+        "librarySync": {"nodeLabel": odd, "nodeCondition": odd, "seLinuxType": odd},
+        "monitor": {"enabled": True},
+    }  # fmt: skip
+    workloads = pods_of(template(values)).values()
+    arguments = [arg for pod in workloads for item in pod["spec"]["containers"] for arg in item.get("args", [])]
+    assert all(isinstance(argument, str) for argument in arguments)
+    assert len([argument for argument in arguments if argument.endswith(f"={odd}")]) == 9
+    assert arguments.count("--listen-address=::") == 4
+    assert "--region-size-mib=1048576" in arguments
 
 
 @pytest.mark.parametrize("part", ["webhook", "vramd", "librarySync", "monitor"])

@@ -7,6 +7,7 @@ values.yaml by `python -m deploy.helm.generate`.
 {{- $known := .Files.Get "known.json" | fromJson -}}
 {{- include "isolator.checkRetired" . -}}
 {{- include "isolator.checkLevel" (dict "given" .Values "tree" $known.tree "above" "" "paths" $known.paths) -}}
+{{- include "isolator.checkPaths" . -}}
 {{- include "isolator.checkLibrary" . -}}
 {{- with .Values.tls -}}
 {{- if and .certManager.enabled .existingSecret -}}
@@ -36,6 +37,20 @@ values.yaml by `python -m deploy.helm.generate`.
 {{- fail (printf "volumes.library is image: Kubernetes %s has no image volumes, 1.31 and later have; use hostPath" $version) -}}
 {{- else if and (semverCompare "<1.35.0-0" $version) (not .Values.volumes.imageVolumeGate) -}}
 {{- fail (printf "volumes.library is image: Kubernetes %s has image volumes only with the feature gate ImageVolume in the API server and every kubelet; with it set volumes.imageVolumeGate, without it use hostPath" $version) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The policies compare paths with those of pods, so there is one way to write each. */}}
+{{- define "isolator.checkPaths" -}}
+{{- $paths := dict -}}
+{{- range $name, $path := .Values.paths }}{{ $_ := set $paths (printf "paths.%s" $name) $path }}{{ end -}}
+{{- range $index, $path := (.Values.monitor | default dict).regionRoots -}}
+{{- $_ := set $paths (printf "monitor.regionRoots[%d]" $index) $path -}}
+{{- end -}}
+{{- range $name, $path := $paths -}}
+{{- if or (not (regexMatch "^(/[A-Za-z0-9_.-]+)+$" (toString $path))) (regexMatch "/[.][.]?(/|$)" (toString $path)) -}}
+{{- fail (printf "%s is %q: accepted is an absolute path of letters, digits, '-', '_' and '.', without a slash at its end" $name (toString $path)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -32,15 +32,15 @@ spec:
           args:
             - run
             - --log-level={{ .Values.logLevel }}
-            - --listen-address={{ .Values.listenAddress }}
+            - {{ printf "--listen-address=%s" .Values.listenAddress | quote }}
             - --listen-port={{ $values.metricsPort }}
-            - --host-dir={{ .Values.paths.hostDir }}
-            - --container-dir={{ .Values.paths.containerVgpuMount }}
+            - {{ printf "--host-dir=%s" .Values.paths.hostDir | quote }}
+            - {{ printf "--container-dir=%s" .Values.paths.containerVgpuMount | quote }}
             {{- if include "isolator.regionsOnNode" . }}
             - --region-dir
             {{- end }}
             {{- with $values.seLinuxType }}
-            - --selinux-type={{ . }}
+            - {{ printf "--selinux-type=%s" . | quote }}
             {{- end }}
             {{- if $values.checkNodeLibc }}
             - --host-root=/host
@@ -49,10 +49,10 @@ spec:
             - --node-name=$(NODE_NAME)
             {{- end }}
             {{- with $values.nodeLabel }}
-            - --node-label={{ . }}
+            - {{ printf "--node-label=%s" . | quote }}
             {{- end }}
             {{- with $values.nodeCondition }}
-            - --node-condition={{ . }}
+            - {{ printf "--node-condition=%s" . | quote }}
             {{- end }}
             {{- range $values.extraArgs }}
             - {{ . | quote }}

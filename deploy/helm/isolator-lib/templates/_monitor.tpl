@@ -39,14 +39,14 @@ spec:
           args:
             - serve
             - --log-level={{ .Values.logLevel }}
-            - --listen-address={{ .Values.listenAddress }}
+            - {{ printf "--listen-address=%s" .Values.listenAddress | quote }}
             - --listen-port={{ $values.metricsPort }}
             - --reader-socket=/run/isolator/reader.sock
             {{- if $values.steerer.enabled }}
             - --steerer-socket=/run/isolator/steerer.sock
             {{- end }}
-            - --container-dir={{ .Values.paths.containerVgpuMount }}
-            - --reservation-namespace={{ .Values.kai.reservationNamespace }}
+            - {{ printf "--container-dir=%s" .Values.paths.containerVgpuMount | quote }}
+            - {{ printf "--reservation-namespace=%s" .Values.kai.reservationNamespace | quote }}
             - --update-interval={{ include "isolator.seconds" (dict "path" "monitor.updateInterval" "value" $values.updateInterval) }}
             {{- if $values.legacyMetrics }}
             - --legacy-metrics
@@ -94,7 +94,7 @@ spec:
             {{- if include "isolator.regionsOnNode" . }}
             - --region-root=/regions/own
             {{- end }}
-            - --host-dir={{ .Values.paths.hostDir }}
+            - {{ printf "--host-dir=%s" .Values.paths.hostDir | quote }}
           env:
             - {name: NVIDIA_VISIBLE_DEVICES, value: all}
             - {name: NVIDIA_DRIVER_CAPABILITIES, value: utility}

@@ -24,7 +24,7 @@ spec:
           args:
             - serve
             - --log-level={{ .Values.logLevel }}
-            - --listen-address={{ .Values.listenAddress }}
+            - {{ printf "--listen-address=%s" .Values.listenAddress | quote }}
             - --listen-port={{ $values.port }}
             - --metrics-port={{ $values.metricsPort }}
             {{- if $values.tlsSecret }}

@@ -82,37 +82,37 @@ spec:
           args:
             - serve
             - --log-level={{ .Values.logLevel }}
-            - --listen-address={{ .Values.listenAddress }}
+            - {{ printf "--listen-address=%s" .Values.listenAddress | quote }}
             - --listen-port={{ $values.port }}
             - --metrics-port={{ $values.metricsPort }}
-            - --host-dir={{ .Values.paths.hostDir }}
-            - --container-dir={{ .Values.paths.containerVgpuMount }}
+            - {{ printf "--host-dir=%s" .Values.paths.hostDir | quote }}
+            - {{ printf "--container-dir=%s" .Values.paths.containerVgpuMount | quote }}
             - --library={{ .Values.volumes.library }}
             {{- if eq .Values.volumes.library "image" }}
-            - --library-image={{ include "isolator.image" (dict "root" . "part" "library") }}
-            - --library-image-pull-policy={{ include "isolator.pullPolicy" (dict "root" . "part" "library") }}
+            - {{ printf "--library-image=%s" (include "isolator.image" (dict "root" . "part" "library")) | quote }}
+            - {{ printf "--library-image-pull-policy=%s" (include "isolator.pullPolicy" (dict "root" . "part" "library")) | quote }}
             - --{{ ternary "" "no-" .Values.volumes.imageVolumeGate }}image-volume-gate
             {{- end }}
             - --region={{ ternary "hostPath" "emptyDir" (eq (include "isolator.regionsOnNode" .) "true") }}
-            - --region-size-mib={{ $values.regionSizeMib }}
+            - --region-size-mib={{ int64 $values.regionSizeMib }}
             - --fraction-of={{ $values.fractionOf }}
             - --hami-resources={{ $values.hamiResources }}
-            - --hami-scheduler={{ $values.hamiScheduler }}
-            - --kai-scheduler={{ .Values.kai.schedulerName }}
+            - {{ printf "--hami-scheduler=%s" $values.hamiScheduler | quote }}
+            - {{ printf "--kai-scheduler=%s" .Values.kai.schedulerName | quote }}
             - --{{ ternary "" "no-" .Values.kai.readsContainers }}kai-reads-containers
             - --{{ ternary "" "no-" $values.podOptOut }}pod-opt-out
             - --on-internal-error={{ $values.onInternalError }}
             - --guard={{ $values.guard.mode }}
             {{- if ne $values.guard.mode "off" }}
             {{- range include "isolator.guardExempt" . | fromJsonArray }}
-            - --guard-exempt-namespaces={{ . }}
+            - {{ printf "--guard-exempt-namespaces=%s" . | quote }}
             {{- end }}
             {{- range $values.guard.nvidiaRuntimeClasses }}
-            - --nvidia-runtime-classes={{ . }}
+            - {{ printf "--nvidia-runtime-classes=%s" . | quote }}
             {{- end }}
             - --{{ ternary "" "no-" $values.guard.nvidiaIsDefaultRuntime }}nvidia-is-default-runtime
             {{- end }}
-            - --vramd-address={{ include "isolator.vramdAddress" . }}
+            - {{ printf "--vramd-address=%s" (include "isolator.vramdAddress" .) | quote }}
             - --vramd-deadline-ms={{ $values.vramdDeadlineMs }}
             {{- if $values.vramdTlsSecret }}
             - --vramd-ca-file=/etc/vramd-tls/ca.crt
