@@ -20,7 +20,7 @@ SYSTEMS = {
     "trixie": "Debian 13, glibc 2.41",
     "sid": "Debian unstable",
 }
-MUSL = "musl 1.2"
+MUSL = {"bookworm": "musl 1.2.3", "trixie": "musl 1.2.5"}
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ def put_driver(folder: Path, gpu: Path) -> None:
     write_card(folder / "fakegpu.conf")
 
 
-def debian_root(folder: Path, suite: str) -> Root:
-    """A whole Debian. Raises debian.Unavailable."""
-    archive = debian.root_archive(suite)
+def debian_root(folder: Path, suite: str, *include: str) -> Root:
+    """A whole Debian, with more packages. Raises debian.Unavailable."""
+    archive = debian.root_archive(suite, *include)
     folder.mkdir()
     subprocess.run(["tar", "--extract", "--numeric-owner", "--file", str(archive), "-C", str(folder)], check=True)
     return Root(folder, "x86_64")

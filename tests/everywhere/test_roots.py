@@ -148,12 +148,13 @@ def _libc_root(tmp_path: Path, machine: str, suite: str) -> Root:
 
 
 @pytest.mark.root
+@pytest.mark.parametrize("suite", MUSL)
 @pytest.mark.parametrize("machine", builds.MACHINES)
-def test_memory_is_capped_under_musl(request: pytest.FixtureRequest, tmp_path: Path, machine: str) -> None:
+def test_memory_is_capped_under_musl(request: pytest.FixtureRequest, tmp_path: Path, machine: str, suite: str) -> None:
     """musl reads no /etc/ld.so.preload, so an image's own LD_PRELOAD does it here."""
     require_root()
     try:
-        root = libc_root(tmp_path / "root", machine, "bookworm", "musl")
+        root = libc_root(tmp_path / "root", machine, suite, "musl")
     except debian.Unavailable as reason:
         skip_or_fail(str(reason))
     put_library(root.folder, machine)
@@ -161,4 +162,4 @@ def test_memory_is_capped_under_musl(request: pytest.FixtureRequest, tmp_path: P
     results = try_ways(
         root, "musl", "musl", f"/lib/{machine}-linux-musl", environment={"LD_PRELOAD": "/usr/local/vgpu/libvgpu.so"}
     )
-    _check(request, root, MUSL, "musl", results)
+    _check(request, root, MUSL[suite], "musl", results)

@@ -80,8 +80,9 @@ def packages(*names: str, suite: str, architecture: str = "amd64", component: st
     return CACHE / "packages" / f"{suite}-{architecture}" / "+".join(names)
 
 
-def _download(names: tuple[str, ...], suite: str, architecture: str, component: str, folder: Path) -> None:
-    """Download and unpack packages with an apt state of their own."""
+@contextmanager
+def _apt(folder: Path, suite: str, architecture: str, component: str, kind: str) -> Iterator[dict[str, str]]:
+    """An apt state of its own below `folder`, for as long as it lasts; yields the environment that makes apt use it."""
     if shutil.which("apt-get") is None:
         raise Unavailable("Debian's packages need apt-get, which this machine does not have")
     source = mirror()
@@ -90,7 +91,7 @@ def _download(names: tuple[str, ...], suite: str, architecture: str, component: 
         (apt / part).mkdir(parents=True, exist_ok=True)
     signed = f"Signed-By: {source.keyring}\n" if source.keyring else ""
     (apt / "debian.sources").write_text(
-        f"Types: deb\nURIs: {source.uri}\nSuites: {suite}\nComponents: {component}\n{signed}"
+        f"Types: {kind}\nURIs: {source.uri}\nSuites: {suite}\nComponents: {component}\n{signed}"
     )
     (apt / "status").touch()
     (apt / "apt.conf").write_text(
@@ -100,23 +101,41 @@ def _download(names: tuple[str, ...], suite: str, architecture: str, component: 
     )
     with_apt = {"APT_CONFIG": str(apt / "apt.conf")}
     run(["apt-get", "update", "--quiet"], folder, with_apt)
-    run(["apt-get", "download", "--quiet", *names], folder, with_apt)
-    for package in folder.glob("*.deb"):
-        run(["dpkg-deb", "--extract", str(package), str(folder)], folder)
-        package.unlink()
+    yield with_apt
     shutil.rmtree(apt)
 
 
-def root_archive(suite: str) -> Path:
-    """Archive of a minimal Debian of a suite, made by debootstrap. Needs root. Raises Unavailable."""
-    with made_once(CACHE / "roots" / suite) as making:
+def _download(names: tuple[str, ...], suite: str, architecture: str, component: str, folder: Path) -> None:
+    """Download and unpack packages."""
+    with _apt(folder, suite, architecture, component, "deb") as with_apt:
+        run(["apt-get", "download", "--quiet", *names], folder, with_apt)
+    for package in folder.glob("*.deb"):
+        run(["dpkg-deb", "--extract", str(package), str(folder)], folder)
+        package.unlink()
+
+
+def source(name: str, *, suite: str, folder: Path) -> Path:
+    """Download a source package into `folder` and unpack it as its authors released it. Raises Unavailable."""
+    with _apt(folder, suite, "amd64", "main", "deb-src") as with_apt:
+        run(["apt-get", "source", "--quiet", "--download-only", name], folder, with_apt)
+    (archive,) = folder.glob("*.orig.tar.*")
+    unpacked = folder / name
+    unpacked.mkdir()
+    run(["tar", "--extract", "--strip-components=1", "--file", str(archive), "--directory", str(unpacked)], folder)
+    return unpacked
+
+
+def root_archive(suite: str, *include: str) -> Path:
+    """Archive of a minimal Debian and more packages of a suite, by debootstrap. Needs root. Raises Unavailable."""
+    with made_once(CACHE / "roots" / "+".join([suite, *include])) as making:
         if making is not None:
             if shutil.which("debootstrap") is None:
                 raise Unavailable("debootstrap is missing: install the package debootstrap")
             root = making / "root"
-            run(["debootstrap", "--variant=minbase", suite, str(root), mirror().uri], making)
+            more = [f"--include={','.join(include)}"] if include else []
+            run(["debootstrap", "--variant=minbase", *more, suite, str(root), mirror().uri], making)
             for unused in ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/man", "usr/share/locale"):
                 shutil.rmtree(root / unused, ignore_errors=True)
             run(["tar", "--create", "--file", "root.tar", "--numeric-owner", "--directory", str(root), "."], making)
             shutil.rmtree(root)
-    return CACHE / "roots" / suite / "root.tar"
+    return CACHE / "roots" / "+".join([suite, *include]) / "root.tar"
