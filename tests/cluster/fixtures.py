@@ -15,11 +15,6 @@ from tests.cluster.client import Cluster
 from tests.cluster.control_plane import ControlPlane
 
 
-def kubernetes_version() -> str:
-    """The minor version that the tests run on: KUBERNETES_VERSION, or the default."""
-    return os.environ.get("KUBERNETES_VERSION", programs.DEFAULT_KUBERNETES)
-
-
 @pytest.fixture(scope="session")
 def own_control_plane() -> Iterator[ControlPlane | None]:
     """The control plane that this run started, None where KUBECONFIG names another cluster.
@@ -34,7 +29,7 @@ def own_control_plane() -> Iterator[ControlPlane | None]:
         where = network.LOOPBACK
         if os.geteuid() == 0:
             where = stack.enter_context(network.namespace(f"isolator-{os.getpid()}"))
-        yield stack.enter_context(control_plane.control_plane(state, kubernetes_version(), where))
+        yield stack.enter_context(control_plane.control_plane(state, programs.chosen_kubernetes(), where))
 
 
 @pytest.fixture(scope="session")
@@ -49,5 +44,5 @@ def plane(own_control_plane: ControlPlane | None) -> ControlPlane:
 def cluster(own_control_plane: ControlPlane | None) -> Iterator[Cluster]:
     """An administrator's access to the cluster."""
     kubeconfig = own_control_plane.kubeconfig if own_control_plane else Path(os.environ["KUBECONFIG"])
-    with client.connect(kubeconfig, kubernetes_version()) as connected:
+    with client.connect(kubeconfig, programs.chosen_kubernetes()) as connected:
         yield connected

@@ -36,6 +36,11 @@ _PACKAGES = {
 }
 
 
+def chosen_kubernetes() -> str:
+    """The minor version that the tests run on: KUBERNETES_VERSION, or the default."""
+    return os.environ.get("KUBERNETES_VERSION", DEFAULT_KUBERNETES)
+
+
 class BuildError(Exception):
     """A program could not be built. The text says which and shows the end of the compiler's output."""
 

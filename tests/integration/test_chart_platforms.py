@@ -12,10 +12,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from tests.cluster import certificates, control_plane
+from tests.cluster import certificates, control_plane, programs
 from tests.cluster.client import Cluster, Object, connect, path_of, wait_until
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.fixtures import kubernetes_version
 from tests.cluster.release import GPU_LABELS, NAME, UMBRELLA, Release, installed, upgrade
 
 from isolator_testing.tools import require_root
@@ -207,7 +206,7 @@ def strict(own_control_plane: ControlPlane | None, tmp_path_factory: pytest.Temp
     if own_control_plane is None:
         pytest.skip("needs a control plane of its own, not the cluster of KUBECONFIG")
     directory = tmp_path_factory.mktemp("strict")
-    version = kubernetes_version()
+    version = programs.chosen_kubernetes()
     with (
         control_plane.control_plane(directory, version, admission=PRIORITIES_BY_QUOTA) as plane,
         connect(plane.kubeconfig, version) as cluster,
