@@ -173,13 +173,14 @@ def _credentials(name: str, security: Json) -> Credentials:
         raise PodFailure("CreateContainerConfigError", "container has runAsNonRoot and image will run as root")
     capabilities = security.get("capabilities", {})
     only(f"capabilities of {name}", capabilities, "drop", "add")
-    added = {key: number for key, number in ADDABLE.items() if key in capabilities.get("add", [])}
-    if set(capabilities.get("drop", [])) - {"ALL", *CAPABILITIES} or len(added) != len(capabilities.get("add", [])):
+    named = CAPABILITIES | ADDABLE
+    dropped, added = set(capabilities.get("drop", [])), set(capabilities.get("add", []))
+    if dropped - {"ALL", *CAPABILITIES} or added - named.keys():
         raise unsupported(f"capabilities of {name}", capabilities)
-    dropped = set(CAPABILITIES) if "ALL" in capabilities.get("drop", []) else set(capabilities.get("drop", []))
+    kept = set() if "ALL" in dropped else CAPABILITIES.keys() - dropped
     return Credentials(
         user=user,
         group=security.get("runAsGroup", 0),
-        capabilities=(*(CAPABILITIES[key] for key in CAPABILITIES.keys() - dropped), *added.values()),
+        capabilities=tuple(number for key, number in named.items() if key in kept | added),
         no_new_privileges=not security.get("allowPrivilegeEscalation", True),
     )
