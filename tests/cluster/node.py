@@ -105,7 +105,7 @@ class Node:
         self.failures: list[str] = []
         self._pods: dict[str, _Pod] = {}
         self._tokens: dict[Path, tuple[float, bytes]] = {}
-        self._addresses = itertools.count(2)
+        self._addresses = itertools.cycle(range(2, 255))
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name=f"node {name}")
 
@@ -221,7 +221,9 @@ class Node:
 
     def _new_network(self) -> Network:
         """A pod's network: a namespace joined to the node's bridge."""
-        number = next(self._addresses)
+        taken = {pod.network.address for pod in self._pods.values()}
+        # In turn, also after many starts that failed: an address that was just given up may still be asked for.
+        number = next(number for number in self._addresses if f"{POD_NETWORK}.{number}" not in taken)
         where = Network(f"{POD_NETWORK}.{number}", f"{self.plane.network.namespace}-{next(_namespaces)}")
         network.ip("netns", "add", where.namespace)
         try:
