@@ -1,13 +1,12 @@
 """vramd killed, hung, slow and back while reviews come in: none fails, and none waits much longer than the deadline.
 
-The bounds are ten times as wide as what `nox -s bench` holds the webhook to.
+The bounds are ten times as wide as what `nox -s bench` holds the webhook to. Reviews come at the bench's rate, or on a
+machine that is busy with other things at a quarter of what it can do: a queue of its own would hide vramd's part.
 """
 
 import contextlib
-import signal
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,8 +17,7 @@ from tests.bench import webhook as bench
 
 pytestmark = pytest.mark.slow
 
-RATE = 500
-SECONDS = 4.0
+SECONDS = bench.FAULT_SECONDS
 SLACK = 10
 LONGEST = SLACK * (bench.DEADLINE_MS / 1e3 + 0.05)
 
@@ -27,7 +25,7 @@ LONGEST = SLACK * (bench.DEADLINE_MS / 1e3 + 0.05)
 @pytest.fixture(scope="module")
 def directory() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as name:
-        bench.make_certificate(Path(name))
+        bench.certificates(Path(name))
         (Path(name) / "nodes.yaml").write_text(bench.NODES)
         yield Path(name)
 
@@ -40,34 +38,21 @@ def vramd(directory: Path, port: int = 0) -> Iterator[bench.Started]:
         yield process
 
 
-def kill(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
+def bearable(directory: Path, port: int) -> int:
+    """Reviews a second that leave this machine time for others."""
+    possible = len(uvloop.run(bench.flat_out(directory, port, bench.FREE, 1.0)))
+    return max(1, min(bench.FAULT_RATE, possible // 4))
 
 
-def hang(process: subprocess.Popen[bytes]) -> None:
-    process.send_signal(signal.SIGSTOP)
-
-
-def stutter(process: subprocess.Popen[bytes]) -> None:
-    """Let it work for a tenth of the time."""
-
-    def turns() -> None:
-        for _ in range(int(SECONDS / 0.1)):
-            for number, pause in ((signal.SIGSTOP, 0.09), (signal.SIGCONT, 0.01)):
-                process.send_signal(number)
-                time.sleep(pause)
-
-    threading.Thread(target=turns, daemon=True).start()
-
-
-@pytest.mark.parametrize("fault", [kill, hang, stutter])
+@pytest.mark.parametrize("fault", bench.FAULTS.values(), ids=bench.FAULTS)
 @pytest.mark.parametrize("body", [bench.FREE, bench.PINNED], ids=["free", "pinned"])
 def test_no_review_fails_or_waits(
     directory: Path, fault: Callable[[subprocess.Popen[bytes]], None], body: bytes
 ) -> None:
     with vramd(directory) as basis, bench.webhook(directory, f"127.0.0.1:{basis.port}") as webhook:
-        took = uvloop.run(bench.paced(directory, webhook.port, body, RATE, SECONDS, lambda: fault(basis.process)))
-    assert len(took) == RATE * SECONDS
+        rate = bearable(directory, webhook.port)
+        took = uvloop.run(bench.paced(directory, webhook.port, body, rate, SECONDS, lambda: fault(basis.process)))
+    assert len(took) == int(rate * SECONDS)
     assert max(took) < LONGEST
 
 
@@ -76,7 +61,8 @@ def test_the_webhook_finds_vramd_again(directory: Path) -> None:
         basis = first.enter_context(vramd(directory))
         with bench.webhook(directory, f"127.0.0.1:{basis.port}") as webhook:
             first.close()
-            took = uvloop.run(bench.paced(directory, webhook.port, bench.PINNED, RATE, 1.0))
+            rate = bearable(directory, webhook.port)
+            took = uvloop.run(bench.paced(directory, webhook.port, bench.PINNED, rate, 1.0))
             assert max(took) < LONGEST
             (directory / "nodes.yaml").write_text(bench.NODES.replace("15360", "40960"))
             with vramd(directory, basis.port):
