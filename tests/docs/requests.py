@@ -16,6 +16,8 @@ T4 = Known(15360, 15360)
 CONTAINER = "nvidia.com/container."
 PORTION_LIMIT = "kai.scheduler/container.main.gpu-memory.portion.limit"
 OURS = names.ANNOTATION_PREFIX
+DEBUG_VARIABLES = ("NVIDIA_VISIBLE_DEVICES", "CONTAINER_NAME", names.LIMIT_KEY)
+ON_THE_NODE = Options(region="hostPath")
 
 Case = tuple[dict[str, str], dict[str, Any]]
 
@@ -106,11 +108,58 @@ def arithmetic() -> list[str]:
     return [*lines, ""]
 
 
+def _yaml(document: Any) -> list[str]:
+    return ["```yaml", manifest.write(document, is_json=False).rstrip(), "```", ""]
+
+
+def _admitted(options: Options) -> dict[str, Any]:
+    pod = pod_of({"gpu-fraction": "0.25"}, {"containers": [{"name": "main", "image": "pytorch"}]})
+    after: dict[str, Any] = manifest.apply(pod, outcome_of(pod, T4, options, "default").operations)
+    return after
+
+
 def whole_pod() -> list[str]:
     """One pod as it comes out."""
-    pod = pod_of({"gpu-fraction": "0.25"}, {"containers": [{"name": "main", "image": "pytorch"}]})
-    after = manifest.apply(pod, outcome_of(pod, T4, Options(), "default").operations)
-    return ["```yaml", manifest.write(after, is_json=False).rstrip(), "```", ""]
+    return _yaml(_admitted(Options()))
+
+
+def otherwise(options: Options) -> list[str]:
+    """The parts of that pod that come out otherwise."""
+    usual, chosen = _admitted(Options()), _admitted(options)
+
+    def differing(*path: Any) -> Any:
+        old, new = usual, chosen
+        for step in path:
+            old, new = old[step], new[step]
+        return [one for one in new if one not in old] if isinstance(new, list) else new
+
+    main = ("spec", "containers", 0)
+    container = {key: found for key in ("volumeMounts", "env") if (found := differing(*main, key))}
+    annotations = {key: value for key, value in differing("metadata", "annotations").items()
+                   if usual["metadata"]["annotations"].get(key) != value}  # fmt: skip
+    spec = {"containers": [{"name": "main"} | container], "volumes": differing("spec", "volumes")}
+    return _yaml({"metadata": {"annotations": annotations}, "spec": spec})
+
+
+def debugging(options: Options) -> list[str]:
+    """A table of debug containers beside a pod with a share for `main`."""
+    lines = ["| `kubectl debug` | the debug container gets | its user is told |", "|---|---|---|"]
+    pod = pod_of({"gpu-memory": "4096"}, {})
+    before = manifest.apply(pod, outcome_of(pod, T4, options, "default").operations)
+    for target in ("main", "side", ""):
+        added = {"name": "debugger"} | ({"targetContainerName": target} if target else {})
+        after = {**before, "spec": {**before["spec"], "ephemeralContainers": [added]}}
+        asked = manifest.review_of(after)
+        asked["request"] |= {"operation": "UPDATE", "subResource": "ephemeralcontainers", "oldObject": before}
+        request = review.decode(json.dumps(asked).encode()).request
+        outcome = asyncio.run(review.outcome(request, always(T4), options))
+        (debugger,) = manifest.apply(after, outcome.operations)["spec"]["ephemeralContainers"]
+        given = [_code(f"{one['name']}={one['value']}") for one in debugger["env"] if one["name"] in DEBUG_VARIABLES]
+        if "volumeMounts" in debugger:
+            given.insert(0, f"the mounts of {target}")
+        said = f"`--target={target}`" if target else "without a target"
+        lines.append(f"| {said} | {'<br>'.join(given)} | {'<br>'.join(outcome.notices) or '–'} |")
+    return [*lines, ""]
 
 
 def page() -> str:
@@ -272,11 +321,20 @@ def page() -> str:
         "In a namespace that is reviewed at `/mutate/exempt`:",
         "",
         *table([({"gpu-memory": "4096"}, {})], treatment="exempt"),
+        "## Debug containers",
+        "",
+        *debugging(Options()),
+        "With `--region hostPath`:",
+        "",
+        *debugging(ON_THE_NODE),
         "## A whole pod",
         "",
         '`gpu-fraction: "0.25"`, as it comes out:',
         "",
         *whole_pod(),
+        "With `--region hostPath` these parts of it come out otherwise:",
+        "",
+        *otherwise(ON_THE_NODE),
     ]
     return "\n".join(lines).rstrip() + "\n"
 
