@@ -90,7 +90,8 @@ class Metrics:
         ).set_function(mib)
         Gauge(
             "isolator_webhook_basis_age_seconds",
-            "Seconds for which the basis may have been out of date: 0 while vramd's stream is open.",
+            "Seconds since vramd's stream of the basis broke, 0 while it is open; how old what vramd itself knows is, its "
+            "isolator_vramd_source_age_seconds tells.",
             registry=self.registry,
         ).set_function(age)
 
