@@ -90,7 +90,7 @@ class Metrics:
         ).set_function(mib)
         Gauge(
             "isolator_webhook_basis_age_seconds",
-            "Seconds since vramd's stream of the basis broke, 0 while it is open; how old what vramd itself knows is, its "
+            "Seconds since vramd's stream of the basis broke, 0 while it is open; how old what vramd knows is, its own "
             "isolator_vramd_source_age_seconds tells.",
             registry=self.registry,
         ).set_function(age)
