@@ -17,7 +17,7 @@ import structlog
 
 from isolator_core.region import Kind, RegionError, open_beneath
 from isolator_monitor import link
-from isolator_monitor.orders import AGAIN_NS, Order, Work
+from isolator_monitor.orders import AGAIN_NS, LINGER_NS, Order, Work
 from isolator_monitor.plan import FIRST, Plan, Report, Steered
 from isolator_monitor.readings import Roots
 from isolator_monitor.settings import SteerSettings
@@ -32,7 +32,7 @@ A = TypeVarTuple("A")
 LOOK_NS = 1_000_000_000
 """From one look for new regions and processes to the next."""
 ORDER_NS = 500_000
-"""From one look at who works to the next, while someone does; a thirtieth of a core goes into it."""
+"""From one look at whether someone works to the next; a twentieth of a core goes into it."""
 IDLE_NS = 20_000_000
 """The same when no container of priority 0 has launched for `ACTIVE_NS`."""
 ACTIVE_NS = 10_000_000_000
@@ -44,22 +44,27 @@ AVOID_NS = 60_000_000_000
 _Key = tuple[str, str]
 
 
-@dataclass
-class _Given:
-    """The order that stands in a region."""
-
-    region: SteeredRegion
-    device: int
-    order: Order = Order.NONE
-    given_ns: int = 0
+_Device = tuple[SteeredRegion, int]
 
 
 @dataclass
 class _Card:
     """One GPU on which some give way to others."""
 
-    first: dict[_Key, tuple[SteeredRegion, int]] = field(default_factory=dict)
-    others: dict[_Key, _Given] = field(default_factory=dict)
+    first: dict[_Key, tuple[_Device, Work]] = field(default_factory=dict)
+    others: dict[_Key, _Device] = field(default_factory=dict)
+    order: Order = Order.NONE
+    """What the others were told last, and when."""
+    given_ns: int = 0
+
+    def next_ns(self, now_ns: int) -> int:
+        """When to look at it again."""
+        works = [work for _, work in self.first.values()]
+        if self.order == Order.HOLD:
+            # Whatever is launched meanwhile only makes it longer.
+            return min(max(work.until_ns for work in works) + LINGER_NS, self.given_ns + AGAIN_NS)
+        launched_ns = max(work.launched_ns for work in works)
+        return now_ns + (ORDER_NS if launched_ns and now_ns - launched_ns < ACTIVE_NS else IDLE_NS)
 
 
 class Steering:
@@ -73,7 +78,6 @@ class Steering:
         self._regions: dict[_Key, SteeredRegion] = {}
         self._avoided: dict[_Key, int] = {}
         self._cards: dict[str, _Card] = {}
-        self._work: dict[tuple[_Key, str], Work] = {}
         self._shown: Plan | None = None
         self._rested_ns = 0
         self._look_ns = 0
@@ -89,16 +93,13 @@ class Steering:
             self._look(now_ns)
             self._look_ns = now_ns + LOOK_NS
         self._give_orders(now_ns)
-        if not self._cards:
-            return self._look_ns
-        active = any(now_ns - work.launched_ns < ACTIVE_NS for work in self._work.values() if work.launched_ns)
-        return min(now_ns + (ORDER_NS if active else IDLE_NS), self._look_ns)
+        return min([self._look_ns, *(card.next_ns(now_ns) for card in self._cards.values())])
 
     def close(self) -> None:
         """Take back the orders and let go of the regions."""
         for card in self._cards.values():
-            for key, given in card.others.items():
-                self._try(key, given.region.give, given.device, Order.NONE, 0)
+            for key, (region, device) in card.others.items():
+                self._try(key, region.give, device, Order.NONE, 0)
         self._replace({})
 
     def _look(self, now_ns: int) -> None:
@@ -153,7 +154,6 @@ class Steering:
 
     def _meet(self, plan: Plan) -> None:
         """Find the cards on which living containers of both priorities are."""
-        before = {(uuid, key): given for uuid, card in self._cards.items() for key, given in card.others.items()}
         cards: dict[str, _Card] = {}
         for steered in plan.containers:
             key = (steered.uid, steered.container)
@@ -163,24 +163,28 @@ class Steering:
             for device, uuid in enumerate(region.uuids):
                 card = cards.setdefault(uuid, _Card())
                 if steered.priority != FIRST:
-                    old = before.get((uuid, key))
-                    standing = (old.order, old.given_ns) if old else (Order.NONE, 0)
-                    card.others[key] = _Given(region, device, *standing)
+                    card.others[key] = (region, device)
                 elif uuid in steered.cards:
-                    card.first[key] = (region, device)
-        for card in cards.values():
-            for key, given in card.others.items():
-                if given.order and not card.first:
-                    self._try(key, given.region.give, given.device, Order.NONE, 0)
+                    card.first[key] = ((region, device), self._work(uuid, key))
+        for uuid, before in self._cards.items():
+            card = cards.get(uuid, _Card())
+            if card.first:
+                card.order = before.order
+                card.given_ns = before.given_ns if card.others.keys() <= before.others.keys() else 0
+            for key in () if card.first else card.others.keys() & before.others.keys():
+                region, device = card.others[key]
+                self._try(key, region.give, device, Order.NONE, 0)
         self._cards = {uuid: card for uuid, card in cards.items() if card.first and card.others}
-        here = {(key, uuid) for uuid, card in self._cards.items() for key in card.first}
-        self._work = {at: self._work.get(at) or Work() for at in here}
+
+    def _work(self, uuid: str, key: _Key) -> Work:
+        """What is known of a container's launches on a card."""
+        card = self._cards.get(uuid)
+        return card.first[key][1] if card and key in card.first else Work()
 
     def _give_orders(self, now_ns: int) -> None:
-        for uuid, card in self._cards.items():
+        for card in self._cards.values():
             order, expected = Order.NONE, []
-            for key, (region, device) in card.first.items():
-                work = self._work[key, uuid]
+            for key, ((region, device), work) in card.first.items():
                 paid = self._try(key, region.paid, device)
                 if paid is not None:
                     work.observe(now_ns, paid)
@@ -188,10 +192,10 @@ class Steering:
                 order = max(order, wanted)
                 if wanted == Order.SHORT:
                     expected.append(work.expected_ns())
-            for key, given in card.others.items():
-                if order != given.order or now_ns - given.given_ns >= AGAIN_NS:
-                    given.order, given.given_ns = order, now_ns
-                    self._try(key, given.region.give, given.device, order, now_ns, min(expected, default=0))
+            if order != card.order or now_ns - card.given_ns >= AGAIN_NS:
+                card.order, card.given_ns = order, now_ns
+                for key, (region, device) in card.others.items():
+                    self._try(key, region.give, device, order, now_ns, min(expected, default=0))
 
     def _try(self, key: _Key, do: Callable[[*A], T], *arguments: *A) -> T | None:
         """A fault with one region costs that one alone."""
