@@ -99,7 +99,6 @@ static void say_untimed(void)
 struct meter *meter_begin(struct meters *meters, struct cost *cost, unsigned device, CUstream stream, bool per_thread)
 {
     struct meter *meter = NULL;
-    sigset_t held = signals_hold();
     for (unsigned i = 0; i < METERS && !meter; i++)
         if (move(&meters->table[i], METER_FREE, METER_TAKEN))
             meter = &meters->table[i];
@@ -119,7 +118,6 @@ struct meter *meter_begin(struct meters *meters, struct cost *cost, unsigned dev
     } else if (cost) {
         cost_timed(cost);
     }
-    signals_release(&held);
     return meter;
 }
 
@@ -195,16 +193,14 @@ void meters_collect(struct meters *meters, meter_learned *learned)
 {
     if (__atomic_load_n(&meters->pending, __ATOMIC_RELAXED) == 0)
         return;
-    sigset_t held = signals_hold();
-    if (lock_try(&meters->lock)) {
-        struct quiet quiet = quiet_begin();
-        for (unsigned i = 0; i < METERS; i++)
-            if (__atomic_load_n(&meters->table[i].state, __ATOMIC_ACQUIRE) == METER_PENDING)
-                look_at(meters, &meters->table[i], learned);
-        quiet_end(quiet);
-        lock_drop(&meters->lock);
-    }
-    signals_release(&held);
+    if (!lock_try(&meters->lock))
+        return;
+    struct quiet quiet = quiet_begin();
+    for (unsigned i = 0; i < METERS; i++)
+        if (__atomic_load_n(&meters->table[i].state, __ATOMIC_ACQUIRE) == METER_PENDING)
+            look_at(meters, &meters->table[i], learned);
+    quiet_end(quiet);
+    lock_drop(&meters->lock);
 }
 
 void meters_forget(struct meters *meters)

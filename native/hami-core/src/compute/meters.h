@@ -33,7 +33,7 @@ struct meters {
 };
 
 /* Records the first event of a launch whose cost this thread may time (cost_time); without a cost only its end is watched for. NULL: it
- * cannot be done, and the right to time is given up. */
+ * cannot be done, and the right to time is given up. Signals must be held (signals.h). */
 struct meter *meter_begin(struct meters *meters, struct cost *cost, unsigned device, CUstream stream, bool per_thread);
 
 /* Counts nanoseconds of GPU time as lying on the card until the meter's launch is done. */
@@ -45,7 +45,7 @@ void meters_abandon(struct meters *meters);
 /* After the launch, or the attempt. */
 void meter_end(struct meters *meters, struct meter *meter, CUstream stream, bool per_thread, bool launched);
 
-/* Learns from the launches that have ended since, and has `learned` called for each. Does not wait for any. */
+/* Learns from the launches that have ended since, and has `learned` called for each. Does not wait for any. Signals must be held. */
 typedef void meter_learned(struct cost *cost, unsigned device);
 void meters_collect(struct meters *meters, meter_learned *learned);
 

@@ -200,7 +200,10 @@ void turn_look(void)
 
 static void pay(unsigned device, int64_t price, bool capped)
 {
-    (capped ? bucket_pay : bucket_count)(bucket_of(device), price);
+    if (capped)
+        bucket_pay(bucket_of(device), price);
+    else
+        bucket_count(bucket_of(device), price);
 }
 
 static void pay_for_unpaid(struct cost *cost, unsigned device)
@@ -212,7 +215,11 @@ static void pay_for_unpaid(struct cost *cost, unsigned device)
 
 static void collect(struct compute *compute)
 {
+    if (__atomic_load_n(&compute->meters.pending, __ATOMIC_RELAXED) == 0)
+        return;
+    sigset_t held = signals_hold();
     meters_collect(&compute->meters, pay_for_unpaid);
+    signals_release(&held);
 }
 
 static uint64_t sleep_throttled(unsigned device, uint64_t now, uint64_t ns)
@@ -316,10 +323,25 @@ static void weigh(struct compute *compute, unsigned device, struct turn *turn, u
 {
     enum { WATCHED_OF_EACH = 4 };
     uint64_t unwatched = __atomic_add_fetch(&compute->unwatched[device], ns, __ATOMIC_RELAXED);
-    if (!turn->meter && unwatched >= ORDER_AT_MOST / WATCHED_OF_EACH)
+    if (!turn->meter && unwatched >= ORDER_AT_MOST / WATCHED_OF_EACH) {
+        sigset_t held = signals_hold();
         turn->meter = meter_begin(&compute->meters, NULL, device, turn->stream, turn->per_thread);
+        signals_release(&held);
+    }
     if (turn->meter)
         meter_weigh(&compute->meters, turn->meter, __atomic_exchange_n(&compute->unwatched[device], 0, __ATOMIC_RELAXED));
+}
+
+/* Times this launch, unless another of its kind is being timed; `mine`: this one has the right already. */
+static struct meter *begin_timing(struct compute *compute, const struct turn *turn, bool mine)
+{
+    sigset_t held = signals_hold();
+    struct meter *meter = NULL;
+    meters_collect(&compute->meters, pay_for_unpaid);
+    if (mine || cost_time(turn->cost, clock_now()))
+        meter = meter_begin(&compute->meters, turn->cost, turn->device, turn->stream, turn->per_thread);
+    signals_release(&held);
+    return meter;
 }
 
 void turn_wait(struct turn *turn, uint64_t key)
@@ -358,12 +380,8 @@ void turn_wait(struct turn *turn, uint64_t key)
         __atomic_fetch_add(&cost->unpaid, 1, __ATOMIC_RELAXED);
     else
         pay(device, turn->price, capped);
-    if (!timed && cost_is_due(cost)) {
-        collect(compute);
-        timed = cost_time(cost, clock_now());
-    }
-    if (timed)
-        turn->meter = meter_begin(&compute->meters, cost, device, turn->stream, turn->per_thread);
+    if (timed || cost_is_due(cost))
+        turn->meter = begin_timing(compute, turn, timed);
     if (ordered)
         weigh(compute, device, turn, ns);
 }
