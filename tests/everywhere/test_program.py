@@ -17,8 +17,8 @@ MIB = 1024 * 1024
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
 
 
-def told(container: Container, **variables: str) -> Any:
-    ended = container.run(container.library, "--json", preload="", **variables)
+def told(container: Container, preload: str | None = None, **variables: str) -> Any:
+    ended = container.run(container.library, "--json", preload=preload, **variables)
     assert ended.errors == ""
     return json.loads(ended.output) | {"status": ended.status}
 
@@ -46,6 +46,7 @@ def test_says_limits_before_any_program_has_used_cuda(container: Container) -> N
         "container": "main",
         "request": "memory=4096m",
         "kai_bytes": None,
+        "preloaded_by": "LD_PRELOAD",
         "region": str(region),
         "region_exists": False,
         "devices": [device],
@@ -60,7 +61,7 @@ def test_says_who_uses_what(container: Container) -> None:
         assert held.stdout is not None
         assert held.stdout.readline() == "holding\n"
         told_now = told(container)["devices"][0]
-        text = container.run(container.library, preload="").output
+        text = container.run(container.library).output
         held.communicate("")
     used = told_now["used_bytes"]
     assert used >= 1024 * MIB
@@ -128,17 +129,51 @@ def test_says_how_it_is_used(container: Container, arguments: tuple[str, ...], s
     assert ended.errors.startswith("usage: libvgpu.so [--json]\n")
 
 
-def test_runs_while_it_is_preloaded_too(container: Container) -> None:
-    assert (
-        container.run(container.library, "--json").output
-        == container.run(container.library, "--json", preload="").output
-    )
+@pytest.mark.parametrize("preload", ["", "libm.so.6", "{library}.old"])
+def test_says_that_programs_pass_by_where_nothing_preloads_it(container: Container, preload: str) -> None:
+    other = Path(f"{container.library}.old")
+    other.write_bytes(container.library.read_bytes())
+    preload = preload.format(library=container.library)
+    assert {"status": 3, "preloaded_by": None}.items() <= told(container, preload="", LD_PRELOAD=preload).items()
+    text = container.run(container.library, preload="").output
+    assert "not preloaded: programs pass by" in text
+
+
+@pytest.mark.parametrize("preload", ["{library}", "libm.so.6:{library}", "libm.so.6 {link}"])
+def test_finds_itself_among_what_is_preloaded(container: Container, preload: str) -> None:
+    link = container.folder / "link.so"
+    link.symlink_to(container.library)
+    answer = told(container, preload=preload.format(library=container.library, link=link))
+    assert {"status": 0, "preloaded_by": "LD_PRELOAD"}.items() <= answer.items()
 
 
 def test_has_the_products_version() -> None:
     chart = (builds.ROOT / "deploy/helm/kai-resource-isolator/Chart.yaml").read_text()
     version = (builds.LIBRARY_FOLDER / "src/version.h").read_text().split('VERSION "')[1].split('"')[0]
     assert f"appVersion: {version}\n" in chart.replace('"', "")
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [
+        ("# of the node\n/usr/local/vgpu/libvgpu.so", "/etc/ld.so.preload"),
+        ("/lib/x.so:/usr/local/vgpu/libvgpu.so /lib/y.so\n", "/etc/ld.so.preload"),
+        ("# /usr/local/vgpu/libvgpu.so\n/lib/x.so\n", None),
+        ("", None),
+    ],
+)
+def test_reads_the_preload_file_as_the_loader_does(tmp_path: Path, text: str, source: str | None) -> None:
+    require_root()
+    try:
+        root = libc_root(tmp_path / "root", "x86_64", "bookworm")
+    except debian.Unavailable as reason:
+        skip_or_fail(str(reason))
+    put_library(root.folder, "x86_64")
+    (root.folder / "etc/ld.so.preload").write_text(text)
+    ended = root.run("/usr/local/vgpu/libvgpu.so", "--json")
+    assert json.loads(ended.output)["preloaded_by"] == source
+    assert ended.status == (0 if source else 3)
 
 
 @pytest.mark.root
@@ -155,6 +190,7 @@ def test_runs_where_there_is_nothing_but_a_c_library(tmp_path: Path, suite: str)
     assert (ended.status, ended.errors) == (0, "")
     answer = json.loads(ended.output)
     assert answer["managed"] is True
+    assert answer["preloaded_by"] == "/etc/ld.so.preload"
     assert answer["directory"] == "/usr/local/vgpu"
     # Before 2.34 glibc has no dlopen in libc.so.6, so NVML is not asked, and a limit in bytes needs no card.
     assert [device["limit_bytes"] for device in answer["devices"]] == ([] if suite == "bullseye" else [LIMIT_MIB * MIB])

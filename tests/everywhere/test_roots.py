@@ -1,5 +1,7 @@
 """The shipped library in real root file systems, with programs built for the oldest C library and for a new one."""
 
+import json
+import re
 import shutil
 from pathlib import Path
 
@@ -126,6 +128,45 @@ def test_memory_is_capped_where_there_is_one_program_and_its_c_library(tmp_path:
     results = try_ways(root, builds.OLDEST, builds.OLDEST, "/usr/lib/x86_64-linux-gnu")
     assert set(results.values()) == {"capped", "not capped"}
     assert [way for way, result in results.items() if result == "not capped"] == [DEEPBIND]
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("suite", SYSTEMS)
+def test_a_directory_in_place_of_the_library_is_named_by_the_loader(tmp_path: Path, suite: str) -> None:
+    """Runtimes make one where a mount's source is missing. Nothing of ours runs then; the monitor finds it."""
+    require_root()
+    root = _libc_root(tmp_path, "x86_64", suite)
+    library = root.folder / "usr/local/vgpu/libvgpu.so"
+    (root.folder / "opt").mkdir()
+    for name in ("empty_main", "allocate"):
+        shutil.copy(builds.program(name, "x86_64", "-ldl", build="directory"), root.folder / "opt" / name)
+    assert root.run("/opt/empty_main") == Ended(9, "", "")
+    library.unlink()
+    library.mkdir()
+    ended = root.run("/opt/empty_main")
+    assert (ended.status, ended.output) == (9, "")
+    assert re.fullmatch(
+        r"ERROR: ld\.so: object '/usr/local/vgpu/libvgpu\.so' from /etc/ld\.so\.preload cannot be preloaded "
+        r"\(.*\): ignored\.\n",
+        ended.errors,
+    )
+    assert root.run("/opt/allocate", "dlopen").output == "not capped\n"
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("suite", SYSTEMS)
+def test_a_directory_in_place_of_the_preload_file_changes_nothing(tmp_path: Path, suite: str) -> None:
+    require_root()
+    root = _libc_root(tmp_path, "x86_64", suite)
+    preload = root.folder / "etc/ld.so.preload"
+    preload.unlink()
+    preload.mkdir()
+    (root.folder / "opt").mkdir()
+    shutil.copy(builds.program("empty_main", "x86_64", "-ldl", build="directory"), root.folder / "opt/program")
+    assert root.run("/opt/program") == Ended(9, "", "")
+    asked = root.run("/usr/local/vgpu/libvgpu.so", "--json")
+    told = json.loads(asked.output)
+    assert (asked.status, told["managed"], told["preloaded_by"]) == (3, True, None)
 
 
 @pytest.mark.root

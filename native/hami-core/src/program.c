@@ -13,6 +13,7 @@
 #include "nvml_cards.h"
 #include "own_path.h"
 #include "own_processes.h"
+#include "preload.h"
 #include "version.h"
 
 #if defined(__x86_64__)
@@ -23,7 +24,7 @@
 
 __attribute__((section(".interp"), used)) static const char interpreter[] = LOADER;
 
-enum { STATUS_REFUSED = 1, STATUS_USAGE = 2 };
+enum { STATUS_REFUSED = 1, STATUS_USAGE = 2, STATUS_NOT_PRELOADED = 3 };
 
 struct device {
     char uuid[REGION_UUID_BYTES];
@@ -39,6 +40,7 @@ struct report {
     char directory[PATH_BYTES];
     char region[PATH_BYTES];
     char reason[REASON_BYTES]; /* why CUDA is refused, empty if it is not */
+    const char *preloaded_by;  /* NULL: nothing preloads the library into programs */
     struct sight sight;
     struct device devices[REGION_DEVICES];
     unsigned count;
@@ -107,6 +109,7 @@ static void look(void)
         snprintf(report.reason, sizeof(report.reason), "the library's own file cannot be found");
         return;
     }
+    report.preloaded_by = preload_source(library);
     if (limit_files_read(report.directory, library, &files, report.reason) == LIMITS_INVALID || !container_look(&report.sight))
         return;
     report.reason[0] = '\0';
@@ -175,6 +178,10 @@ static void write_text(void)
     } else {
         dprintf(STDOUT_FILENO, "not managed: limits come from the environment of the program that starts first\n");
     }
+    if (report.preloaded_by)
+        dprintf(STDOUT_FILENO, "preloaded by %s\n", report.preloaded_by);
+    else
+        dprintf(STDOUT_FILENO, "not preloaded: programs pass by, since no /etc/ld.so.preload that is read and no LD_PRELOAD lists it\n");
     dprintf(STDOUT_FILENO, "region %s%s\n", report.region, report.sight.file ? "" : " (not there: no program has used CUDA yet)");
     for (unsigned i = 0; i < report.count; i++)
         write_text_device(i, &report.devices[i]);
@@ -240,6 +247,10 @@ static void write_json(void)
         else
             dprintf(STDOUT_FILENO, "null");
     }
+    if (report.preloaded_by)
+        dprintf(STDOUT_FILENO, ", \"preloaded_by\": \"%s\"", report.preloaded_by);
+    else
+        dprintf(STDOUT_FILENO, ", \"preloaded_by\": null");
     dprintf(STDOUT_FILENO, ", \"region\": ");
     write_string(report.region);
     dprintf(STDOUT_FILENO, ", \"region_exists\": %s, \"devices\": [", report.sight.file ? "true" : "false");
@@ -271,7 +282,9 @@ _Noreturn void program_main(long *stack)
         write_json();
     else
         write_text();
-    _exit(report.reason[0] ? STATUS_REFUSED : 0);
+    if (report.reason[0])
+        _exit(STATUS_REFUSED);
+    _exit(report.preloaded_by ? 0 : STATUS_NOT_PRELOADED);
 }
 
 #if defined(__x86_64__)
