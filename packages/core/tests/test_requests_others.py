@@ -128,6 +128,13 @@ def test_a_limit_of_a_portion_takes_a_fraction(key: str, asked: dict[str, str]) 
     assert "can only be used together with the gpu-fraction annotation" in refusal(pod(asked | {key: "0.8"}))
 
 
+@pytest.mark.parametrize("key", [PORTION, "gpu-fraction.limit", "gpu-memory.limit"])
+def test_a_limit_beside_resources_is_refused(key: str) -> None:
+    """Else it would come to count when the resources have become KAI's annotations."""
+    asked = pod({key: "0.8"}, Named("main", {"nvidia.com/gpumem": "1"}))
+    assert "can only be used together with" in refusal(asked)
+
+
 @pytest.mark.parametrize("key", [PORTION, "gpu-fraction.limit", "gpu-memory.limit", f"{CONTAINER}main.gpus.devices"])
 def test_a_limit_alone_asks_for_nothing(key: str) -> None:
     assert requests.parse(pod({key: "0.8"})) == ()

@@ -17,7 +17,17 @@ CONTAINER_NAMES = ["main", "side", "prepare"]
 
 numbers = st.sampled_from(["0", "1", "4096", "0100", "18446744073709551615", "4Gi", "", "1e3"]) | st.text(max_size=6)
 fractions = st.sampled_from(["0.5", ".25", "5e-1", "1", "0x1p-1", "NaN", "1e-9"]) | st.text(max_size=6)
-annotations = st.none() | st.fixed_dictionaries(
+LIMITS: list[dict[str, str]] = [
+    {},
+    {},
+    {},
+    {"gpu-fraction": "0.5", "gpu-fraction.limit": "0.8"},
+    {"gpu-fraction": "0.5", "kai.scheduler/container.main.gpu-memory.portion.limit": "0.8"},
+    {"gpu-memory": "4096", "gpu-memory.limit": "8Gi"},
+    {"gpu-memory.limit": "8Gi"},
+    {"nvidia.com/container.main.gpu-memory.request": "512Mi", "nvidia.com/container.main.gpus.devices": "GPU-1,GPU-2"},
+]
+asked = st.fixed_dictionaries(
     {},
     optional={
         "gpu-memory": numbers,
@@ -37,6 +47,7 @@ annotations = st.none() | st.fixed_dictionaries(
         "other/key~1": st.text(max_size=5),
     },
 )
+annotations = st.none() | st.builds(lambda found, limits: found | limits, asked, st.sampled_from(LIMITS))
 sources = st.sampled_from(
     [
         {"emptyDir": {}},

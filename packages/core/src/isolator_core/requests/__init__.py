@@ -62,8 +62,6 @@ def parse(pod: Pod, names: ResourceNames = HAMI_NAMES) -> tuple[Request, ...]:
     for request in per_container.parse(pod):
         earlier = found.get(request.index)
         found[request.index] = request if earlier is None else _merged(pod, earlier, request)
-    if found:
-        kai.check_limits(pod.annotations)
     by_resources = hami.parse(pod, names) if hami.asks(pod, names) else []
     if found and by_resources:
         raise RequestRefused(
@@ -71,6 +69,8 @@ def parse(pod: Pod, names: ResourceNames = HAMI_NAMES) -> tuple[Request, ...]:
             f"{Origin.HAMI}: accepted is one of them"
         )
     requests = list(found.values()) + by_resources
+    if requests:
+        kai.check_limits(pod.annotations)
     if not requests and extras.asks(pod.annotations):
         requests = extras.whole_gpus(pod)
     return tuple(extras.add(pod, requests)) if requests or extras.asks(pod.annotations) else ()
