@@ -158,10 +158,10 @@ def vramd(kubeconfig: Path) -> Iterator[Running]:
         running.wait(WAIT_SECONDS)
 
 
-def memory_kib(pid: int) -> dict[str, int]:
-    """Resident memory of a process, now (`VmRSS`) and at its most (`VmHWM`)."""
+def memory_mb(pid: int) -> dict[str, float]:
+    """Resident memory of a process in 10^6 bytes, now (`VmRSS`) and at its most (`VmHWM`)."""
     fields = (line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    return {words[0].rstrip(":"): int(words[1]) for words in fields if words[0] in ("VmRSS:", "VmHWM:")}
+    return {words[0].rstrip(":"): int(words[1]) * 1024 / 1e6 for words in fields if words[0] in ("VmRSS:", "VmHWM:")}
 
 
 def constraints(chosen: random.Random) -> vram_pb2.GetBasisRequest:
@@ -332,16 +332,16 @@ def rows() -> Iterator[Row]:
             with webhook.webhook(Path(folder), f"127.0.0.1:{port}") as admitting:
                 changes = asyncio.run(webhook_latencies(Path(folder), admitting.port, api))
             yield change_row("vramd: change of a node until the webhook's answers follow from it", changes)
-            memory = memory_kib(pid)
+            memory = memory_mb(pid)
             burst = burst_seconds(port, api)
-            after = memory_kib(pid)
+            after = memory_mb(pid)
             yield Row(
                 f"vramd: resident with {NODES:,} nodes",
                 "–",
-                f"{memory['VmRSS'] / 1024:.0f} MB, {after['VmRSS'] / 1024:.0f} MB after all changed at once, "
-                f"at most {after['VmHWM'] / 1024:.0f} MB",
+                f"{memory['VmRSS']:.0f} MB, {after['VmRSS']:.0f} MB after all changed at once, "
+                f"at most {after['VmHWM']:.0f} MB",
                 "≤ 120 MB",
-                max(memory["VmRSS"], after["VmRSS"]) <= 120 * 1024,
+                max(memory["VmRSS"], after["VmRSS"]) <= 120,
             )
             yield Row(
                 f"vramd: {NODES:,} nodes change at once, until a subscriber has the last",
