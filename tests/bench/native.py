@@ -5,6 +5,7 @@ What a single thread does is measured in CPU time, so that other programs of thi
 """
 
 import os
+import re
 import subprocess
 import tempfile
 import time
@@ -15,7 +16,7 @@ from statistics import median
 from typing import NamedTuple
 
 from tests.bench.report import Row
-from tests.fakegpu.machine import Card, Machine, make_machine
+from tests.fakegpu.machine import LIBRARIES, Card, Machine, make_machine
 from tests.native.container import ROOT, Container, make_container
 
 ROUNDS = 15
@@ -35,6 +36,10 @@ PAIR_BUDGET_NS = 100
 INFO_BUDGET_NS = 100
 LAUNCHED_ALONE_BUDGET_MS = 1
 LAUNCHED_TOGETHER_BUDGET_MS = 5
+
+KILLED_PROGRAMS = 4
+KILLS = 2000
+WAITED_BUDGET_MS = 50
 
 
 class Client:
@@ -103,6 +108,7 @@ def rows() -> Iterator[Row]:
         yield info_row(direct, hooked)
         yield hammer_row(f"{HAMMERS} threads", [direct], [hooked], threads=HAMMERS)
         yield processes_row(place)
+        yield kills_row(Path(directory))
         with attached(place, TOGETHER - 1):
             yield from pair_rows(direct, hooked, attached=TOGETHER)
 
@@ -217,6 +223,37 @@ def processes_row(place: Place) -> Row:
         for client in (*direct, *hooked):
             client.ask("keep 0")
         return hammer_row(f"{HAMMERS} processes", direct, hooked)
+
+
+def slowest(program: Path, environment: dict[str, str]) -> tuple[float, int]:
+    """Milliseconds of the slowest call, and how many calls there were; see kills.c."""
+    command = [str(program), str(KILLED_PROGRAMS), str(KILLS)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    found = re.search(r"slowest call: ([\d.]+) ms of (\d+)", done.stdout)
+    if done.returncode != 0 or found is None:
+        raise RuntimeError(f"kills ended with {done.returncode}: {done.stdout}{done.stderr}")
+    return float(found[1]), int(found[2])
+
+
+def kills_row(folder: Path) -> Row:
+    """Programs beside are killed at random or stopped, and what a call waits beyond the scheduler's queue is seen."""
+    program = folder / "kills"
+    source, compiler = ROOT / "native/hami-core/tests/kills.c", os.environ.get("CC", "cc")
+    libraries = [f"-L{LIBRARIES}", "-l:libcuda.so.1", "-l:libnvidia-ml.so.1"]
+    subprocess.run([compiler, "-O2", "-std=c11", "-o", str(program), str(source), *libraries], check=True)
+    home = folder / "killed"
+    home.mkdir()
+    machine = make_machine(home, Card(memory_mib=4096))
+    machine.nvidia_smi("-L")
+    alone, _ = slowest(program, machine.environment())
+    ours, calls = slowest(program, make_container(machine, home / "vgpu", memory="4096m").environment())
+    return Row(
+        what=f"slowest of {calls:,} calls while {KILLS:,} programs beside are killed at random or stopped",
+        baseline=f"the fake driver: {alone:.1f} ms",
+        measured=f"{ours:.1f} ms",
+        budget=f"≤ {WAITED_BUDGET_MS} ms",
+        held=ours <= WAITED_BUDGET_MS,
+    )
 
 
 def started(place: Place, count: int, *, preloaded: bool) -> float:

@@ -215,9 +215,10 @@ int client_end(struct client *client)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-void world_run(const struct world *world, const char *program, const char *arguments)
+const char *world_run(const struct world *world, const char *program, const char *arguments)
 {
-    char command[8 * WORLD_PATH], said[4096];
+    static char said[65536];
+    char command[8 * WORLD_PATH];
     snprintf(command, sizeof(command), NO_LEAK_CHECK " FAKEGPU_CONFIG=%s/fakegpu.conf LD_LIBRARY_PATH=%s LD_PRELOAD=" RUNTIME ":%s %s %s 2>&1",
              world->directory, FAKEGPU, world->library, program, arguments);
     FILE *run = popen(command, "r");
@@ -227,4 +228,5 @@ void world_run(const struct world *world, const char *program, const char *argum
     int status = pclose(run);
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
         check_failed(program, 0, "%s: wait status %#x: %s", arguments, (unsigned)status, said);
+    return said;
 }

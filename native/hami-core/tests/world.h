@@ -46,8 +46,8 @@ const char *world_path(const struct world *world, const char *name, char *buffer
 
 void write_text(const char *path, const char *text);
 
-/* Runs a program in the container; the test fails with what it printed unless it ends with status 0. */
-void world_run(const struct world *world, const char *program, const char *arguments);
+/* Runs a program in the container; what it printed. The test fails with that unless it ends with status 0. */
+const char *world_run(const struct world *world, const char *program, const char *arguments);
 
 /* A program in the container that obeys commands; see client.c. */
 struct client {
