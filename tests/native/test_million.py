@@ -28,8 +28,8 @@ def churn(container: Container, allocations: int) -> int:
         for device in range(2):
             for client in clients:
                 client.run(f"use({device + 1})")
-                # What was found beside the charges when memory was refused is looked at again at a refusal.
-                assert client.run("take(1, 1 << 40)") == "OUT_OF_MEMORY"
+                # The others see what its pools have given back at the last synchronisation once it has asked.
+                client.run("info()")
             for client in clients:
                 assert client.run("info()") == [(2000 - 100 * PROCESSES) * MIB, 2000 * MIB]
                 held = container.slot(client.pid)

@@ -4,6 +4,7 @@
  * The container's limit is 4147 MiB and a context costs 100 MiB; a second card of the same size is there for those that need it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -798,6 +799,34 @@ static void what_was_found_goes_with_what_it_belonged_to(void)
     IS(charged(), 10 * MIB);
 }
 
+static void *use_a_pool(void *nothing)
+{
+    CUmemPoolProps props = pool_properties(CU_MEM_LOCATION_TYPE_DEVICE, device);
+    CUmemoryPool pool;
+    CUdeviceptr pointer;
+    OK(cuCtxSetCurrent(context));
+    OK(cuMemPoolCreate(&pool, &props));
+    OK(cuMemAllocFromPoolAsync(&pointer, 2 * MIB, pool, NULL));
+    OK(cuMemFreeAsync(pointer, NULL));
+    OK(cuMemPoolDestroy(pool));
+    return nothing;
+}
+
+/* A pool takes more than was asked of it, which is charged a moment later; nobody may take that for overhead meanwhile. The driver
+ * answers slowly here, so that the moment is long. */
+static void pools_that_grow_are_no_overhead(void)
+{
+    CUdeviceptr refused;
+    for (unsigned i = 0; i < 100; i++) {
+        pthread_t thread;
+        RIGHT(pthread_create(&thread, NULL, use_a_pool, NULL) == 0);
+        usleep(i % 20 * 100);
+        IS(cuMemAlloc_v2(&refused, 5 * GIB), FULL);
+        RIGHT(pthread_join(thread, NULL) == 0);
+        IS(charged(), 0);
+    }
+}
+
 static void limits_of_a_context_are_charged_while_they_hold(void)
 {
     enum { MALLOC_HEAP_SIZE = 2 };
@@ -930,6 +959,7 @@ static const struct {
 #define SCENARIO(name) {#name, name},
 #include "scenarios.def"
     SCENARIO(hold_some)
+    SCENARIO(pools_that_grow_are_no_overhead)
 };
 
 int main(int argc, char **argv)

@@ -1,10 +1,12 @@
+#include <stdio.h>
+
 #include "harness.h"
 #include "world.h"
 
-static const char two_cards[] = "state = gpu.state\n"
-                                "driver = 580.65.06\n"
-                                "cuda = 13.0\n"
-                                "[device]\n"
+static const char settings[] = "state = gpu.state\n"
+                               "driver = 580.65.06\n"
+                               "cuda = 13.0\n";
+static const char two_cards[] = "[device]\n"
                                 "name = NVIDIA H100\n"
                                 "uuid = " T4_UUID "\n"
                                 "memory-mib = 15360\n"
@@ -17,13 +19,21 @@ static const char two_cards[] = "state = gpu.state\n"
                                 "context-mib = 100\n"
                                 "compute-capability = 9.0\n";
 
-static void play(const char *name)
+static void play(const char *name, const char *faults)
 {
     struct world world = world_make();
-    world_gpu(&world, two_cards);
+    char configuration[1024];
+    CHECK((size_t)snprintf(configuration, sizeof(configuration), "%sfaults = %s\n%s", settings, faults, two_cards) <
+          sizeof(configuration));
+    world_gpu(&world, configuration);
     world_limits(&world, "container=main\nmemory=4096m\n", "4147m");
     world_run(&world, SCENARIOS, name);
 }
 
-#define SCENARIO(name) TEST(name) { play(#name); }
+#define SCENARIO(name) TEST(name) { play(#name, ""); }
 #include "scenarios.def"
+
+TEST(pools_that_grow_are_no_overhead)
+{
+    play("pools_that_grow_are_no_overhead", "cuMemPoolGetAttribute=sleep:2000");
+}

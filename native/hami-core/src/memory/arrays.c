@@ -7,6 +7,7 @@
 #include "../hooks.h"
 #include "../quiet.h"
 #include "arrays.h"
+#include "overhead.h"
 #include "virtual.h"
 
 /* Bytes of one channel; block-compressed and video formats take at most this much a texel. */
@@ -164,13 +165,20 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle, const CUDA_ARRAY3D_DE
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+/* Where its size was not told, a part of it may have been found as overhead. */
+static void give_back(const struct record *record)
+{
+    charge_give_back(&(struct charge){{record->device, NULL}, CHARGE_DATA, record->bytes});
+    overhead_gone(record->device, 0);
+}
+
 /* The record goes before the driver's answer, since another thread may be given the same handle right after it. */
 static CUresult destroyed(CUresult result, bool known, const struct record *record, uint64_t array)
 {
     if (result == CUDA_SUCCESS)
         virtual_array_gone(array);
     if (known && result == CUDA_SUCCESS)
-        charge_give_back(&(struct charge){{record->device, NULL}, CHARGE_DATA, record->bytes});
+        give_back(record);
     else if (known)
         records_add(&process->holdings.arrays, *record);
     return result;
@@ -201,6 +209,6 @@ void arrays_gone_with(CUcontext context)
     struct record record;
     while (context && records_take_of(&process->holdings.arrays, (uintptr_t)context, &record)) {
         virtual_array_gone(record.key);
-        charge_give_back(&(struct charge){{record.device, NULL}, CHARGE_DATA, record.bytes});
+        give_back(&record);
     }
 }

@@ -8,6 +8,7 @@
 #include "../driver.h"
 #include "../hooks.h"
 #include "../quiet.h"
+#include "overhead.h"
 
 /* Of one executable graph: bytes of its memory nodes on each device. */
 struct graph {
@@ -170,11 +171,16 @@ CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *phGraphExec, CUgraph hGr
                : result;
 }
 
-static void unlock(const bool locked[REGION_DEVICES])
+static void for_each_locked(const bool locked[REGION_DEVICES], void (*act)(unsigned device))
 {
     for (unsigned device = 0; device < REGION_DEVICES; device++)
         if (locked[device])
-            lock_drop(&holdings()->graph_lock[device]);
+            act(device);
+}
+
+static void unlock(unsigned device)
+{
+    lock_drop(&holdings()->graph_lock[device]);
 }
 
 /* Charges what the driver will have to take for this graph beyond what it keeps already, and leaves the devices locked. */
@@ -223,12 +229,14 @@ static CUresult launch(CUgraphExec exec, CUstream stream, CUresult (*ask)(CUgrap
     struct quiet quiet = quiet_begin();
     result = reserve(graph, locked);
     quiet_end(quiet);
+    for_each_locked(locked, overhead_grows);
     if (result == CUDA_SUCCESS)
         result = ask(exec, stream);
     quiet = quiet_begin();
     settle_after(graph, locked, result);
     quiet_end(quiet);
-    unlock(locked);
+    for_each_locked(locked, overhead_grew);
+    for_each_locked(locked, unlock);
     return result;
 }
 

@@ -34,19 +34,25 @@ static bool holds_managed(unsigned device)
     return __atomic_load_n(&process->holdings.managed[device], __ATOMIC_RELAXED) > 0;
 }
 
+static bool is_growing(unsigned device)
+{
+    return __atomic_load_n(&process->holdings.growing[device], __ATOMIC_ACQUIRE) > 0;
+}
+
 /* What NVML books for this process beside its other charges, read while no charge was made or given back. Another thread in the middle
- * of an allocation makes it too small, never too large: memory is charged before it is taken and released after. Under the lock, as
- * all that follows. False: not known. */
+ * of an allocation makes it too small, never too large: memory is charged before it is taken and released after, and where the driver
+ * may take more, nothing is read meanwhile. Under the lock, as all that follows. False: not known. */
 static bool look(unsigned device, int64_t *beside)
 {
     enum { TRIES = 4 };
     uint32_t pid = container_host_pid();
     for (unsigned i = 0; pid != 0 && i < TRIES; i++) {
+        bool grows = is_growing(device);
         uint64_t booked, step = charge_steps(device), held = charge_held(device), own = overhead_of(device)->charge.bytes;
         if (!nvml_process_memory(device_uuid(device), pid, &booked))
             return false;
         *beside = (int64_t)(booked - (held - own));
-        if (charge_steps(device) == step)
+        if (!grows && !is_growing(device) && charge_steps(device) == step)
             return true;
     }
     return false;
@@ -66,7 +72,7 @@ static uint64_t less(uint64_t bytes, uint64_t gone)
 
 static bool nothing_found(unsigned device)
 {
-    return __atomic_load_n(&overhead_of(device)->found, __ATOMIC_RELAXED) == 0;
+    return __atomic_load_n(&overhead_of(device)->found, __ATOMIC_SEQ_CST) == 0;
 }
 
 static bool find(const struct overhead *overhead, unsigned device, uint64_t *found)
@@ -85,8 +91,12 @@ void overhead_settle(unsigned device)
     if (device == DEVICE_NONE || !lock_try(&overhead_of(device)->lock))
         return;
     struct overhead *overhead = overhead_of(device);
-    if (find(overhead, device, &found))
-        set(overhead, overhead->known, found);
+    uint64_t before = overhead->found;
+    /* Who frees memory from now on waits for this lock, so that no rounding is found that is gone by then. */
+    __atomic_store_n(&overhead->found, before ? before : 1, __ATOMIC_SEQ_CST);
+    if (!find(overhead, device, &found))
+        found = before;
+    set(overhead, overhead->known, found);
     lock_drop(&overhead->lock);
 }
 

@@ -7,7 +7,7 @@
 #ifndef OVERHEAD_H
 #define OVERHEAD_H
 
-#include "../charge.h"
+#include "../container.h"
 
 /* What NVML books for this process beside its other charges, before a call. Managed memory is charged in full and may not be on the
  * card: with it the figure may be negative, and only differences mean something. */
@@ -38,6 +38,17 @@ uint64_t overhead_after_context(const struct overhead_context *context, CUresult
 
 /* A context is gone of which `had` bytes were known, and what was in it has been given back. */
 void overhead_context_gone(unsigned device, uint64_t had);
+
+/* Around a call of the driver that may take more than is charged for it, until that is charged too. */
+static inline void overhead_grows(unsigned device)
+{
+    __atomic_fetch_add(&process->holdings.growing[device], 1, __ATOMIC_ACQ_REL);
+}
+
+static inline void overhead_grew(unsigned device)
+{
+    __atomic_fetch_sub(&process->holdings.growing[device], 1, __ATOMIC_ACQ_REL);
+}
 
 /* Memory is about to be refused. */
 void overhead_settle(unsigned device);

@@ -9,6 +9,7 @@
 #include "../quiet.h"
 #include "contexts.h"
 #include "linear.h"
+#include "overhead.h"
 
 /* One pool of this process. The lock is held from the reservation until the charge is what the driver says, so that no other
  * thread's growth is taken for this one's. */
@@ -186,6 +187,7 @@ static CUresult allocate_in(struct pool *pool, const struct call *call, CUdevice
     CUresult result = reserve(pool, bytes);
     if (result != CUDA_SUCCESS)
         return result;
+    overhead_grows(pool->charge.payer.device);
     result = ask_driver(call, pointer, bytes);
     if (result == CUDA_SUCCESS) {
         struct record record = {.key = *pointer,
@@ -203,6 +205,7 @@ static CUresult allocate_in(struct pool *pool, const struct call *call, CUdevice
     struct quiet quiet = quiet_begin();
     settle_grown(pool);
     quiet_end(quiet);
+    overhead_grew(pool->charge.payer.device);
     return result;
 }
 
@@ -287,8 +290,10 @@ void pool_freed(const struct record *record)
     pool->pieces -= charge_whole_pieces(record->bytes);
     if (pool->by_pointers)
         settle_one(pool);
-    bool gone = pool->by_pointers && !pool->handle && pool->pieces == 0;
+    bool untold = pool->by_pointers, gone = untold && !pool->handle && pool->pieces == 0;
     lock_drop(&pool->lock);
+    if (untold)
+        overhead_gone(record->device, 0);
     if (gone)
         forget(pool);
 }
