@@ -345,10 +345,10 @@ class Node:
                 context.check_hostname = False
                 context.verify_mode = ssl.CERT_NONE
                 connection = http.client.HTTPSConnection(address, port, timeout=1, context=context)
-            connection.request("GET", get["path"])
-            status = connection.getresponse().status
-            connection.close()
-            return 200 <= status < 400
+            # Closed also when the probe takes too long: a socket that is left would fail a later test.
+            with contextlib.closing(connection):
+                connection.request("GET", get["path"])
+                return 200 <= connection.getresponse().status < 400
         return False
 
     def _directory(self, manifest: Object) -> Path:
