@@ -8,7 +8,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+import urllib.request
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from isolator_monitor.steer import AVOID_NS, LOOK_NS, REST_NS, Steering
 from isolator_monitor.steered import mark, open_region
 from isolator_monitor.targets import Place, Root
 from isolator_testing.regions import END, EXTENSION, Card, RegionImage, Slot, Use, hold, write
+from isolator_testing.tools import require, require_root
 
 UUID = "GPU-00000000-0000-0000-0000-000000000001"
 OTHER = "GPU-00000000-0000-0000-0000-000000000002"
@@ -351,10 +353,17 @@ def test_descriptors_do_not_add_up(scene: Scene) -> None:
     assert descriptors() == count - len(names)
 
 
-def isolator_monitor(*arguments: str | Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "isolator_monitor", *map(str, arguments)], stderr=subprocess.PIPE, text=True
-    )
+def isolator_monitor(*arguments: str | Path, wrapper: Sequence[str] = ()) -> subprocess.Popen[str]:
+    command = [*wrapper, sys.executable, "-m", "isolator_monitor", *map(str, arguments)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+def end(*processes: subprocess.Popen[str]) -> None:
+    for process in processes:
+        process.kill()
+        process.wait()
+        assert process.stderr
+        process.stderr.close()
 
 
 def events(process: subprocess.Popen[str], *wanted: str) -> None:
@@ -421,11 +430,71 @@ def test_beside_a_server_while_a_tenant_does_its_worst(tmp_path: Path) -> None:
         steerer.send_signal(signal.SIGTERM)
         assert steerer.wait(WAIT_SECONDS) == 0
     finally:
-        for process in (server, steerer):
-            process.kill()
-            process.wait()
-            assert process.stderr
-            process.stderr.close()
+        end(server, steerer)
+
+
+@pytest.mark.root
+def test_it_needs_no_capability(tmp_path: Path) -> None:
+    """As in the chart: uid 0 passes the kubelet's directories as their owner, and regions are every user's to write."""
+    require_root()
+    setpriv = require("setpriv", package="util-linux")
+    root, shared = tmp_path / "regions", tmp_path / "shared"
+    region = write(root / "one_main", IMAGE.v1())
+    root.chmod(0o750)
+    shared.mkdir()
+    shared.chmod(0o777)
+    for path in (region.parent, region, region.with_name("usage.lock")):
+        os.chown(path, 1000, 1000)
+        path.chmod(0o777 if path.is_dir() else 0o666)
+    socket = shared / "s"
+    server = isolator_monitor(
+        *("serve", "--pods-file", write_pods(tmp_path / "pods.json", "one"), "--region-root", root),
+        *(
+            "--listen-address",
+            "127.0.0.1",
+            "--listen-port",
+            "0",
+            "--update-interval",
+            "0.1",
+            "--steerer-socket",
+            socket,
+        ),
+    )
+    nothing = [setpriv, "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
+    steerer = isolator_monitor("steer", "--region-root", root, "--steerer-socket", socket, wrapper=nothing)
+    try:
+        with hold(region.with_name("usage.lock"), [0]) as owners:
+            wait_for(lambda: host(region, 0) == owners[0])
+        assert "CapEff:\t0000000000000000\n" in Path(f"/proc/{steerer.pid}/status").read_text()
+    finally:
+        end(server, steerer)
+
+
+def test_the_server_says_whether_it_has_one(tmp_path: Path) -> None:
+    socket = tmp_path / "s"
+    server = isolator_monitor(
+        *("serve", "--pods-file", write_pods(tmp_path / "pods.json"), "--listen-address", "127.0.0.1"),
+        *("--listen-port", "0", "--update-interval", "0.1", "--steerer-socket", socket),
+    )
+    steerers = []
+    try:
+        assert server.stderr
+        log = map(json.loads, server.stderr)
+        port = next(entry["port"] for entry in log if entry["event"] == "listening")
+
+        def says(value: int) -> bool:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=WAIT_SECONDS) as answer:
+                return f"\nisolator_monitor_steering {value}" in answer.read().decode()
+
+        assert says(0)
+        steerers.append(isolator_monitor("steer", "--steerer-socket", socket))
+        wait_for(lambda: says(1))
+        steerers[0].kill()
+        wait_for(lambda: says(0))
+        steerers.append(isolator_monitor("steer", "--steerer-socket", socket))
+        wait_for(lambda: says(1))
+    finally:
+        end(server, *steerers)
 
 
 def test_settings_that_are_wrong_are_one_sentence(tmp_path: Path) -> None:
