@@ -64,7 +64,6 @@ def test_what_pods_left_goes_and_what_they_have_stays(own: Release) -> None:
         wait_until_gone(path)
     wait_for_passes(own)
     assert (stays / "usage.cache").exists()
-    assert not own.node.failures
 
 
 @pytest.mark.parametrize(
