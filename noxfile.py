@@ -131,10 +131,10 @@ def mutants(session: nox.Session) -> None:
 
 @nox.session
 def fuzz(session: nox.Session) -> None:
-    """Fuzz the library's parser and region loader; seconds for each target by argument, 30 without."""
+    """Fuzz the library's parser and region loader at once; seconds by argument, 30 without."""
     _in_environment(session)
     seconds = session.posargs[0] if session.posargs else "30"
-    _make(session, "native/hami-core", "fuzz", f"FUZZ_SECONDS={seconds}")
+    _make(session, "native/hami-core", "-j2", "fuzz", f"FUZZ_SECONDS={seconds}")
 
 
 @nox.session
