@@ -100,10 +100,10 @@ def integration_matrix(session: nox.Session) -> None:
     """Run the same on every pinned version of Kubernetes."""
     _in_environment(session)
     native_build(session)
-    for version in ("1.31", "1.34"):
+    for folder in sorted((ROOT / "tests/cluster/go").glob("kubernetes-*")):
         session.run(
             "pytest", "tests", "--ignore=tests/fakegpu", "-m", "cluster", *session.posargs,
-            env={"KUBERNETES_VERSION": version},
+            env={"KUBERNETES_VERSION": folder.name.removeprefix("kubernetes-")},
         )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from tests.cluster.client import Cluster, Object, path_of, wait_until
 from tests.cluster.control_plane import ControlPlane
 
 pytest_plugins = ["tests.cluster.fixtures"]
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.every_change]
 
 
 def pod(name: str, namespace: str) -> Object:

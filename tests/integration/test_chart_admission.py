@@ -15,7 +15,7 @@ from tests.cluster.release import NAME, NAMESPACE, Release
 from tests.demo import kai
 
 pytest_plugins = ["tests.cluster.fixtures", "tests.cluster.release_fixture"]
-pytestmark = [pytest.mark.cluster, pytest.mark.root]
+pytestmark = [pytest.mark.cluster, pytest.mark.root, pytest.mark.every_change]
 
 REQUEST = "kai-resource-isolator.io/request."
 TEAM = "team"

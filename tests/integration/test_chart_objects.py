@@ -14,7 +14,7 @@ from tests.cluster.release import UMBRELLA
 from tests.cluster.rendering import GOLDEN, WITH_OPERATOR, fits, golden_values, template
 
 pytest_plugins = ["tests.cluster.fixtures"]
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.every_change]
 
 CHECKED = {"fieldValidation": "Strict", "fieldManager": "test", "force": "true"}
 OTHERS = ("monitoring.coreos.com/", "cert-manager.io/")

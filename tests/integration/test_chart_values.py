@@ -17,7 +17,7 @@ from tests.cluster.client import Object
 from tests.cluster.release import CHARTS, UMBRELLA
 from tests.cluster.rendering import GOLDEN, WITH_OPERATOR, Refused, golden_values, template
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.every_change]
 
 THIN = ["webhook", "vramd", "libsync", "monitor"]
 

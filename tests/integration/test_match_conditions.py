@@ -17,7 +17,7 @@ from isolator_webhook.decision import Skip, decide
 from isolator_webhook.options import Options
 from isolator_webhook.pod import Pod
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.every_change]
 
 OURS = "kai-resource-isolator.io/"
 KEYS = [
