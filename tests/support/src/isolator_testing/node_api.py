@@ -212,8 +212,11 @@ class NodeApi:
         head = _encode({"kind": "NodeList", "apiVersion": "v1", "metadata": metadata})
         return head[:-1] + b',"items":[' + b",".join(items[first:last]) + b"]}"
 
-    def _events(self, query: dict[str, str]) -> Iterator[bytes]:
-        """The lines of a watch, until its time is over or connections are cut."""
+    def _events(self, query: dict[str, str], arrived: int) -> Iterator[bytes]:
+        """The lines of a watch, until its time is over or connections are cut.
+
+        It came when the log had `arrived` entries: what is sent to all watches after that is for it too.
+        """
         since = int(query["resourceVersion"])
         end = time.monotonic() + float(query.get("timeoutSeconds", 300))
         epoch = self._epoch
@@ -226,7 +229,7 @@ class NodeApi:
                     b'"message":"too old resource version","reason":"Expired","code":410}}\n'
                 )
                 return
-            while position < len(self._log) and self._log[position][0] <= since:
+            while position < arrived and self._log[position][0] <= since:
                 position += 1
         while epoch == self._epoch:
             with self._changed:
@@ -251,6 +254,7 @@ def _make_server(api: NodeApi, port: int) -> ThreadingHTTPServer:
             parts = urlsplit(self.path)
             query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
             request = Request(query, self.headers.get("Authorization", ""))
+            arrived = len(api._log)
             api.requests.append(request)
             with api._changed:
                 while api._held:
@@ -261,7 +265,7 @@ def _make_server(api: NodeApi, port: int) -> ThreadingHTTPServer:
             elif parts.path != api.path:
                 self._answer(404, _failure(404, "not found"))
             elif request.watch:
-                self._watch(query, fault)
+                self._watch(query, fault, arrived)
             else:
                 page = api._page(query)
                 if page is None:
@@ -301,13 +305,13 @@ def _make_server(api: NodeApi, port: int) -> ThreadingHTTPServer:
             self.wfile.write(body[: fault.cut_after])
             self.close_connection = True
 
-        def _watch(self, query: dict[str, str], fault: Fault | None) -> None:
+        def _watch(self, query: dict[str, str], fault: Fault | None, arrived: int) -> None:
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
             left = None if fault is None else fault.cut_after
-            for line in api._events(query):
+            for line in api._events(query, arrived):
                 if left is not None:
                     line, left = line[:left], left - len(line[:left])
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
