@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from tests.bench.report import Row
 from tests.compute.model import Load, Usage, build, run
@@ -22,6 +23,9 @@ ALONE = {"50us": "50 µs kernels", "50ms": "50 ms kernels", "graph:5ms": "graphs
 PAIRED = ("50us", "5ms", "50ms", "graph:5ms")
 ALONE_BUDGET = 2.0
 PAIR_BUDGET = 3.0
+REQUESTS = {"request:10ms": "10 ms each 50 ms", "random:10ms": "10 ms at random"}
+REQUESTS_S = 20
+LATENCY_BUDGET = 1.1
 
 
 def rows() -> Iterator[Row]:
@@ -31,8 +35,8 @@ def rows() -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as directory:
         build(Path(directory))
         yield from alone_rows(Path(directory))
-        yield from pair_rows(Path(directory), utilization=True)
-        yield from pair_rows(Path(directory), utilization=False)
+        yield from pair_rows(Path(directory))
+        yield from priority_rows(Path(directory))
 
 
 class Client:
@@ -94,11 +98,11 @@ def launch_rows(folder: Path) -> Iterator[Row]:
         )
 
 
-def _run(folder: Path, *loads: Load, utilization: bool = True) -> Usage:
+def _run(folder: Path, *loads: Load, **options: Any) -> Usage:
     with tempfile.TemporaryDirectory(dir=folder) as place:
         for name in ("worker", "sampler"):
             (Path(place) / name).symlink_to(folder / name)
-        return run(Path(place), *loads, utilization=utilization)
+        return run(Path(place), *loads, **options)
 
 
 def alone_rows(folder: Path) -> Iterator[Row]:
@@ -116,20 +120,39 @@ def alone_rows(folder: Path) -> Iterator[Row]:
             )
 
 
-def pair_rows(folder: Path, *, utilization: bool) -> Iterator[Row]:
-    knowing = "PIDs known" if utilization else "PIDs unknown"
+def pair_rows(folder: Path) -> Iterator[Row]:
     for first in PAIRED:
         for second in PAIRED:
             free = _run(folder, Load(first, None), Load(second, None))
-            usage = _run(folder, Load(first, 30), Load(second, 70), utilization=utilization)
-            errors = usage.error(0), usage.error(1)
-            over = max(usage.mean(0) - 30, usage.mean(1) - 70)
+            for utilization in (True, False):
+                usage = _run(folder, Load(first, 30), Load(second, 70), utilization=utilization)
+                errors = usage.error(0), usage.error(1)
+                over = max(usage.mean(0) - 30, usage.mean(1) - 70)
+                yield Row(
+                    what=f"30 % ({first}) beside 70 % ({second}), PIDs {'known' if utilization else 'unknown'}",
+                    baseline=f"no library: {free.mean(0):.1f} / {free.mean(1):.1f} %",
+                    measured=f"{usage.mean(0):.1f} / {usage.mean(1):.1f} %, "
+                    f"error {errors[0]:.2f} / {errors[1]:.2f} points",
+                    budget=f"error ≤ {PAIR_BUDGET:.0f} points"
+                    if utilization
+                    else f"≤ {PAIR_BUDGET:.0f} points above the cap",
+                    held=max(errors) <= PAIR_BUDGET if utilization else over <= PAIR_BUDGET,
+                )
+
+
+def priority_rows(folder: Path) -> Iterator[Row]:
+    """Requests of a container of priority 0, alone and beside one that fills the rest."""
+    for requests, name in REQUESTS.items():
+        alone = _run(folder, Load(requests, 100, priority=0), seconds=REQUESTS_S).workers[0][0].latency_ns
+        for filler in PAIRED:
+            loads = Load(requests, 100, priority=0), Load(filler, 100, begin_s=2)
+            free = _run(folder, *loads, seconds=REQUESTS_S).workers[0][0].latency_ns
+            usage = _run(folder, *loads, seconds=REQUESTS_S, steered=True)
+            latency = usage.workers[0][0].latency_ns
             yield Row(
-                what=f"30 % ({first}) beside 70 % ({second}), {knowing}",
-                baseline=f"no library: {free.mean(0):.1f} / {free.mean(1):.1f} %",
-                measured=f"{usage.mean(0):.1f} / {usage.mean(1):.1f} %, error {errors[0]:.2f} / {errors[1]:.2f} points",
-                budget=f"error ≤ {PAIR_BUDGET:.0f} points"
-                if utilization
-                else f"≤ {PAIR_BUDGET:.0f} points above the cap",
-                held=max(errors) <= PAIR_BUDGET if utilization else over <= PAIR_BUDGET,
+                what=f"priority 0, {name}, beside {filler}",
+                baseline=f"alone {alone / 1e6:.2f} ms, without priority {free / 1e6:.2f} ms",
+                measured=f"{latency / 1e6:.2f} ms, neighbour {usage.between(1, 10, REQUESTS_S):.1f} %",
+                budget=f"≤ {LATENCY_BUDGET} × alone",
+                held=latency <= LATENCY_BUDGET * alone,
             )
