@@ -565,7 +565,7 @@ TEST(a_launch_that_is_held_goes_when_the_order_ends)
     CHECK_EQUAL(pthread_create(&other, NULL, launch_again, &done), 0);
     pause_ms(100);
     CHECK(!__atomic_load_n(&done, __ATOMIC_ACQUIRE));
-    CHECK(container.region.file->extension.devices[0].throttled > 50 * (uint64_t)MILLISECOND);
+    CHECK(__atomic_load_n(&container.region.file->extension.devices[0].throttled, __ATOMIC_RELAXED) > 50 * (uint64_t)MILLISECOND);
     order(ORDER_NONE);
     CHECK_EQUAL(pthread_join(other, NULL), 0);
 }

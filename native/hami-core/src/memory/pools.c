@@ -41,7 +41,7 @@ static struct pool *pool_of(CUmemoryPool handle, struct payer payer)
         pool->handle = handle;
         pool->charge = (struct charge){{payer.device, NULL}, CHARGE_DATA, 0};
         pool->next = holdings->pools;
-        holdings->pools = pool;
+        __atomic_store_n(&holdings->pools, pool, __ATOMIC_RELEASE);
     }
     lock_drop(&holdings->pools_lock);
     return pool;
@@ -278,7 +278,7 @@ static void forget(struct pool *gone)
     while (*place && *place != gone)
         place = &(*place)->next;
     if (*place)
-        *place = gone->next;
+        __atomic_store_n(place, gone->next, __ATOMIC_RELEASE);
     lock_drop(&holdings->pools_lock);
     free(gone);
 }
