@@ -10,7 +10,7 @@ import pytest
 from tests.everywhere import builds
 from tests.everywhere.container import Container, write_card
 
-from isolator_testing.tools import require_root
+from isolator_testing.tools import require, require_root
 
 MIB = 1024 * 1024
 SCENARIOS = ["fork-before", "fork-after", "vfork", "clone-files", "raw-clone", "exec", "daemon", "threads"]
@@ -32,6 +32,15 @@ def test_every_process_counts_for_itself_and_as_long_as_it_lives(
     container: Container, program: Path, scenario: str
 ) -> None:
     ended = container.run(program, scenario)
+    assert ended.status == 0, ended.errors
+    assert device(container)["used_bytes"] == 0
+
+
+def test_a_handler_that_does_not_return_leaves_no_lock_behind(container: Container, program: Path) -> None:
+    """What the library does by itself before a refusal is made slow here, so that the signals come while it is done."""
+    strace = require("strace", package="strace")
+    slowly = ("-f", "-o", "/dev/null", "-e", "inject=openat,fcntl:delay_enter=1000", "-e", "trace=openat,fcntl")
+    ended = container.run(strace, *slowly, "-E", f"LD_PRELOAD={container.library}", program, "left", preload="")
     assert ended.status == 0, ended.errors
     assert device(container)["used_bytes"] == 0
 

@@ -1,3 +1,4 @@
+#define _GNU_SOURCE
 #include "charge.h"
 
 #include <errno.h>
@@ -10,6 +11,7 @@
 #include "ledger.h"
 #include "message.h"
 #include "settle.h"
+#include "signals.h"
 #include "slot.h"
 
 enum { REAP_PAUSE = NANOSECONDS_A_SECOND / 10 };
@@ -153,14 +155,17 @@ CUresult charge_take(struct charge *charge, struct payer payer, enum charge_kind
 {
     if (charge_try(charge, payer, kind, bytes))
         return CUDA_SUCCESS;
-    /* Before a refusal: is the limit still that, does this process still hold what it is charged for, do the dead hold anything? */
+    /* Before a refusal: is the limit still that, does this process still hold what it is charged for, do the dead hold anything?
+     * This takes long, and the program knows nothing of it. */
+    sigset_t before = signals_hold();
     container_refresh();
     settle_and_trim(payer.device);
     reap();
-    if (charge_try(charge, payer, kind, bytes))
-        return CUDA_SUCCESS;
-    refuse(charge);
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    bool taken = charge_try(charge, payer, kind, bytes);
+    if (!taken)
+        refuse(charge);
+    signals_release(&before);
+    return taken ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 void charge_give_back(const struct charge *charge)

@@ -17,6 +17,7 @@
 #include "message.h"
 #include "own_path.h"
 #include "preload.h"
+#include "signals.h"
 #include "slot.h"
 
 struct process *process;
@@ -56,6 +57,20 @@ static struct process *get_process(void)
         return mine;
     munmap(mine, sizeof(*mine));
     return expected;
+}
+
+/* Files are read and NVML is asked under this lock: a signal's handler, which may leave by siglongjmp or pthread_exit, waits. */
+static sigset_t take_starting(struct process *mine)
+{
+    sigset_t before = signals_hold();
+    lock_take(&mine->starting);
+    return before;
+}
+
+static void drop_starting(struct process *mine, const sigset_t *before)
+{
+    lock_drop(&mine->starting);
+    signals_release(before);
 }
 
 static uint64_t smaller(uint64_t a, uint64_t b)
@@ -127,13 +142,23 @@ static void read_limits_again(void)
     errno = saved;
 }
 
+static void try_to_read_limits_again(void)
+{
+    sigset_t before = signals_hold();
+    if (lock_try(&process->starting)) {
+        read_limits_again();
+        lock_drop(&process->starting);
+    }
+    signals_release(&before);
+}
+
 void container_refresh(void)
 {
     if (!container.managed)
         return;
-    lock_take(&process->starting);
+    sigset_t before = take_starting(process);
     read_limits_again();
-    lock_drop(&process->starting);
+    drop_starting(process, &before);
 }
 
 uint64_t container_limit(unsigned device)
@@ -143,10 +168,8 @@ uint64_t container_limit(unsigned device)
         return limit ? limit : LIMIT_NONE;
     }
     uint64_t read_at = __atomic_load_n(&limits_read_at, __ATOMIC_RELAXED), now = clock_coarse();
-    if (now - read_at >= NANOSECONDS_A_SECOND && lock_try(&process->starting)) {
-        read_limits_again();
-        lock_drop(&process->starting);
-    }
+    if (now - read_at >= NANOSECONDS_A_SECOND)
+        try_to_read_limits_again();
     return __atomic_load_n(&limits[device], __ATOMIC_RELAXED);
 }
 
@@ -316,10 +339,10 @@ CUresult container_start(void)
         say_refused("no memory");
         return CUDA_ERROR_NOT_PERMITTED;
     }
-    lock_take(&mine->starting);
+    sigset_t before = take_starting(mine);
     if (mine->attachment == NOT_ATTACHED)
         result = start(mine);
-    lock_drop(&mine->starting);
+    drop_starting(mine, &before);
     errno = saved;
     return result;
 }
@@ -354,12 +377,12 @@ static void look_from_outside(struct process *mine, struct sight *sight)
                                 : environment_region_path(path, sizeof(path), &derived);
     if (!found)
         return;
-    lock_take(&mine->starting);
+    sigset_t before = take_starting(mine);
     if (!container.region.file)
         region_watch(&container.region, path);
     sight->file = container.region.file ? container.region.file : region_map_to_read(path);
     sight->borrowed = container.region.file != NULL;
-    lock_drop(&mine->starting);
+    drop_starting(mine, &before);
 }
 
 bool container_look(struct sight *sight)
@@ -373,9 +396,9 @@ bool container_look(struct sight *sight)
         return true;
     enum limits_answer answer = LIMITS_INVALID;
     if (mine) {
-        lock_take(&mine->starting);
+        sigset_t before = take_starting(mine);
         answer = read_limit_files(&sight->files, reason);
-        lock_drop(&mine->starting);
+        drop_starting(mine, &before);
     }
     sight->managed = answer == LIMITS_READ;
     if (answer != LIMITS_INVALID)

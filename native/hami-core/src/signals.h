@@ -1,4 +1,4 @@
-/* Signals are kept back while a launch holds something of ours: a handler may leave by siglongjmp, and nobody would give it back. Those
+/* Signals are kept back while a thread holds something of ours: a handler may leave by siglongjmp, and nobody would give it back. Those
  * that tell of a fault come through. */
 #ifndef SIGNALS_H
 #define SIGNALS_H

@@ -1,8 +1,10 @@
-/* Takes GPU memory, HOLD_MIB or else 1 GiB, says so, and holds it until its standard input ends. */
+/* Takes GPU memory, HOLD_MIB or else 1 GiB, says so, and holds it until its standard input ends. With -Dmain=allocate a plugin. */
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+int main(void);
 
 int main(void)
 {

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdint.h>
@@ -206,6 +207,68 @@ static void scenario_threads(void)
     }
 }
 
+static sigjmp_buf back;
+
+static void leave_thread(int signal)
+{
+    (void)signal;
+    pthread_exit(NULL);
+}
+
+static void leave_call(int signal)
+{
+    siglongjmp(back, signal);
+}
+
+static struct {
+    void *context;
+    int (*set_current)(void *);
+    int (*allocate)(uint64_t *, size_t);
+    int refused; /* at least once, by this thread */
+} being_refused;
+
+/* Looks no name up, since who leaves the loader that way leaves its lock. */
+static void *be_refused(void *unused)
+{
+    uint64_t pointer;
+    (void)unused;
+    being_refused.set_current(being_refused.context);
+    for (;; __atomic_store_n(&being_refused.refused, 1, __ATOMIC_RELEASE))
+        being_refused.allocate(&pointer, 8192 * MIB);
+}
+
+static void wait_for_refusal(void)
+{
+    while (!__atomic_exchange_n(&being_refused.refused, 0, __ATOMIC_ACQUIRE))
+        usleep(1000);
+}
+
+/* Signals whose handlers do not return, while a refusal is being found, which takes long here. None may take a lock with it. */
+static void scenario_left(void)
+{
+    enum { ROUNDS = 30 };
+    static volatile int round;
+    RIGHT(start() == 0 && take(1024 * MIB) == 0);
+    RIGHT(((int (*)(void **))function("cuCtxGetCurrent"))(&being_refused.context) == 0);
+    being_refused.set_current = (int (*)(void *))function("cuCtxSetCurrent");
+    being_refused.allocate = (int (*)(uint64_t *, size_t))function("cuMemAlloc_v2");
+    signal(SIGUSR1, leave_thread);
+    signal(SIGALRM, leave_call);
+    for (round = 0; round < ROUNDS; round++) {
+        pthread_t thread;
+        RIGHT(pthread_create(&thread, NULL, be_refused, NULL) == 0);
+        wait_for_refusal();
+        usleep((useconds_t)(500 * round));
+        RIGHT(pthread_kill(thread, SIGUSR1) == 0 && pthread_join(thread, NULL) == 0);
+    }
+    for (round = 0; round < ROUNDS; round++) {
+        ualarm((useconds_t)(20000 + 500 * round), 0);
+        if (sigsetjmp(back, 1) == 0)
+            be_refused(NULL);
+    }
+    RIGHT(left() == (4096 - 100 - 1024) * MIB && take(1024 * MIB) == 0);
+}
+
 /* The container's request is away, and comes. */
 static void scenario_retry(void)
 {
@@ -238,7 +301,8 @@ int main(int argc, char **argv)
         void (*run)(void);
     } scenarios[] = {{"fork-before", scenario_fork_before}, {"fork-after", scenario_fork_after}, {"vfork", scenario_vfork},
                      {"clone-files", scenario_clone_files}, {"raw-clone", scenario_raw_clone},   {"exec", scenario_exec},
-                     {"daemon", scenario_daemon},           {"threads", scenario_threads},       {"retry", scenario_retry},
+                     {"daemon", scenario_daemon},           {"threads", scenario_threads},       {"left", scenario_left},
+                     {"retry", scenario_retry},
                      {"driver-retry", scenario_driver_retry}, {"chroot", scenario_chroot}};
     self = argv[0];
     argument = argc > 2 ? argv[2] : NULL;
