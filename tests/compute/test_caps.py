@@ -185,6 +185,34 @@ def test_priority_does_not_lift_a_cap(model: Model) -> None:
     assert usage.between(1, 10, 20) <= 51
 
 
+SWITCH_OFFSET = 2008900
+SM_UTIL_OFFSET = 1856 + 1160 + 16
+THROTTLED_OFFSET = 2011136 + 4096 + 128
+
+
+@pytest.mark.parametrize("cap", [30, 100])
+def test_monitors_are_told_the_truth_in_every_state(model: Model, cap: int) -> None:
+    """At work until the tenth second, then at rest; `sm_util` without a cap is the steerer's, by NVML, to write."""
+    seen: dict[float, dict[str, int]] = {}
+
+    def read(time: float, containers: Sequence[Container | None]) -> None:
+        if time in (8, 12, 28) and containers[0] is not None:
+            content = (containers[0].region_folder / "usage.cache").read_bytes()
+            words = {"recent": (RECENT_KERNEL_OFFSET, 4), "switch": (SWITCH_OFFSET, 4), "sm": (SM_UTIL_OFFSET, 8)}
+            words |= {"throttled": (THROTTLED_OFFSET, 8)}
+            seen[time] = {name: int.from_bytes(content[at : at + size], "little") for name, (at, size) in words.items()}
+
+    model(Load("50us", cap, active_s=10), seconds=30, steered=True, each_moment=read)
+    assert [seen[time]["recent"] for time in (8, 28)] == [2, 0]
+    assert {state["switch"] for state in seen.values()} == {1}
+    if cap < 100:
+        assert seen[8]["sm"] == pytest.approx(cap, abs=2)
+        assert seen[8]["throttled"] / 8e9 == pytest.approx(1, abs=0.1)  # its thread does nothing else
+        assert seen[28]["throttled"] == seen[12]["throttled"]
+    else:
+        assert {state["throttled"] for state in seen.values()} == {0}
+
+
 def test_monitors_are_told_the_truth(model: Model) -> None:
     regions: list[Region] = []
 
