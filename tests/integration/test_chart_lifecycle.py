@@ -156,14 +156,15 @@ def test_with_a_hanging_webhook_only_sharing_pods_are_refused(own: Release) -> N
 
 
 def test_a_certificate_of_ones_own(restored: Release, tmp_path: Path) -> None:
-    """With a wrong authority only sharing pods are refused; with the right one they are admitted."""
+    """With a wrong authority no pod gets ready and only sharing pods are refused; with the right one they come in."""
     cluster = restored.cluster
     values = certificate_values(cluster, tmp_path, SPACE)
     other = tmp_path / "other"
     other.mkdir()
     wrong = values["tls"] | {"caBundle": certificates.authority(other).certificate}
     # helm 4 applies on the server, where the webhook's own authority is its to change: the README says so.
-    upgrade(restored, {"tls": wrong}, "--reuse-values", "--force-conflicts")
+    with pytest.raises(AssertionError, match=r"the served certificate is not one for [^}]*not_trusted_yet"):
+        upgrade(restored, {"tls": wrong}, "--reuse-values", "--force-conflicts", "--timeout=30s")
     wait_until(lambda: "x509" in cluster.create(pod(SHARE), query={"dryRun": "All"}).message, "the refusal")
     admitted(cluster)
     upgrade(restored, values, "--reuse-values")
