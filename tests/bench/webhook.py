@@ -412,10 +412,11 @@ def return_later(process: subprocess.Popen[bytes]) -> None:
 
 
 def stutter(process: subprocess.Popen[bytes]) -> None:
-    """It works for a tenth of the time, for three seconds."""
+    """It works for a tenth of the time, until shortly before the load ends."""
+    end = time.monotonic() + 0.8 * FAULT_SECONDS
 
     def turns() -> None:
-        for _ in range(30):
+        while time.monotonic() < end:
             for number, pause in ((signal.SIGSTOP, 0.09), (signal.SIGCONT, 0.01)):
                 process.send_signal(number)
                 time.sleep(pause)
