@@ -124,8 +124,19 @@ CUresult charge_device(CUdevice device, struct payer *payer)
     return result;
 }
 
+/* A green context's is the primary one with fewer multiprocessors, under a name of its own that no call has made a context of. */
+static CUcontext ends_with(CUcontext context, unsigned device)
+{
+    struct record record;
+    if (device == DEVICE_NONE || records_find(&process->holdings.contexts, (uintptr_t)context, &record))
+        return context;
+    CUcontext primary = __atomic_load_n(&process->holdings.primary[device], __ATOMIC_RELAXED);
+    return primary ? primary : context;
+}
+
 CUresult charge_current(struct payer *payer)
 {
+    CUcontext current = NULL;
     CUdevice device;
     CUresult result = container_enter();
     *payer = (struct payer){DEVICE_NONE, NULL};
@@ -133,19 +144,22 @@ CUresult charge_current(struct payer *payer)
         return result;
     /* A thread mostly stays in one context, and a context on its device; only when one has ended may its name mean another. */
     static __thread struct {
+        CUcontext current;
         struct payer payer;
         uint32_t ended;
     } last;
     uint32_t ended = __atomic_load_n(&process->holdings.contexts_ended, __ATOMIC_ACQUIRE);
-    result = cuda.cuCtxGetCurrent(&payer->context);
-    if (result == CUDA_SUCCESS && payer->context && payer->context == last.payer.context && ended == last.ended) {
-        payer->device = last.payer.device;
+    result = cuda.cuCtxGetCurrent(&current);
+    if (result == CUDA_SUCCESS && current && current == last.current && ended == last.ended) {
+        *payer = last.payer;
         return CUDA_SUCCESS;
     }
     result = cuda.cuCtxGetDevice(&device);
     if (result != CUDA_SUCCESS)
         return result;
     payer->device = device_index(device);
+    payer->context = ends_with(current, payer->device);
+    last.current = current;
     last.payer = *payer;
     last.ended = ended;
     return CUDA_SUCCESS;

@@ -36,6 +36,7 @@ CUDA(cuArrayGetSparseProperties, (void *properties, CUarray array))
 CUDA(cuMulticastAddDevice, (CUmemGenericAllocationHandle object, CUdevice device))
 CUDA(cuMemSetAccess, (CUdeviceptr address, size_t bytes, const void *description, size_t count))
 CUDA(cuDeviceGetDevResource, (CUdevice device, void *resource, int type))
+CUDA(cuCtxFromGreenCtx, (CUcontext * made, CUgreenCtx green))
 CUDA(cuDevResourceGenerateDesc, (CUdevResourceDesc * description, void *resources, unsigned count))
 #undef CUDA
 #undef NVML
@@ -626,7 +627,15 @@ static void green_contexts(void)
     OK(cuGreenCtxCreate(&green, description, device, 1));
     IS(charged(), CONTEXT);
     OK(cuMemAlloc_v2(&pointer, 2 * MIB));
+    /* What was allocated while it was current ends with the primary context, not with it. */
+    OK(cuDevicePrimaryCtxRetain(&context, device));
+    OK(cuCtxFromGreenCtx(&context, green));
+    OK(cuCtxSetCurrent(context));
+    OK(cuMemAlloc_v2(&pointer, 4 * MIB));
+    OK(cuCtxSetCurrent(second));
     OK(cuGreenCtxDestroy(green));
+    IS(charged(), CONTEXT + 6 * MIB);
+    OK(cuDevicePrimaryCtxRelease_v2(device));
     IS(charged(), 2 * MIB);
 }
 

@@ -109,6 +109,24 @@ def test_a_green_context_keeps_the_primary_one(machine: Machine) -> None:
         assert machine.held(process) == {}
 
 
+def test_memory_of_a_green_context_is_the_primary_ones(machine: Machine) -> None:
+    with machine.user() as process:
+        process.run(
+            "sm = ok(d.cuDeviceGetDevResource(0, d.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM))\n"
+            "green = ok(d.cuGreenCtxCreate(ok(d.cuDevResourceGenerateDesc([sm], 1)), 0, "
+            "d.CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM.value))\n"
+            "view = ok(d.cuCtxFromGreenCtx(green)); ok(d.cuCtxSetCurrent(view))"
+        )
+        assert process.run("int(ok(d.cuCtxGetCurrent())) == int(view) != int(ctx)")
+        assert process.run("code(d.cuCtxDestroy(view))") == "INVALID_CONTEXT"
+        process.run("p = ok(d.cuMemAlloc(4 << 20)); ok(d.cuGreenCtxDestroy(green))")
+        assert machine.held(process) == {"context": CONTEXT_BYTES, "linear": 4 * MIB}
+        assert process.run("code(d.cuMemAlloc(100))") == "CONTEXT_IS_DESTROYED"
+        assert process.run("code(d.cuCtxSetCurrent(view))") == "INVALID_CONTEXT"
+        process.run("ok(d.cuDevicePrimaryCtxRelease(0))")
+        assert machine.held(process) == {}
+
+
 def test_memory_is_of_the_current_contexts_device(pair: Machine) -> None:
     with pair.user(device=1) as process:
         process.run("p = ok(d.cuMemAlloc(4 << 20))")

@@ -18,10 +18,16 @@ static struct records *contexts(void)
     return &process->holdings.contexts;
 }
 
+/* What a context was called may be another's name from now on. */
+static void name_is_free(void)
+{
+    __atomic_fetch_add(&process->holdings.contexts_ended, 1, __ATOMIC_ACQ_REL);
+}
+
 /* A context that its record no longer names. Overhead is looked at last, when all else that ended with it has been given back. */
 static void gone(CUcontext context, const struct record *record)
 {
-    __atomic_fetch_add(&process->holdings.contexts_ended, 1, __ATOMIC_ACQ_REL);
+    name_is_free();
     linear_gone_with(context);
     arrays_gone_with(context);
     modules_gone_with(context);
@@ -174,7 +180,7 @@ static void primary_after(const struct primary_change *change, CUresult result, 
     if (change->charged) {
         after_creation(&change->creation, result, &context);
         if (result == CUDA_SUCCESS)
-            process->holdings.primary[change->payer.device] = context;
+            __atomic_store_n(&process->holdings.primary[change->payer.device], context, __ATOMIC_RELAXED);
     }
     lock_drop(&process->holdings.primary_lock);
 }
@@ -191,7 +197,7 @@ static void primary_may_be_gone(CUdevice device)
         struct record record = {.device = payer.device};
         records_take(contexts(), (uintptr_t)*primary, &record);
         gone(*primary, &record);
-        *primary = NULL;
+        __atomic_store_n(primary, NULL, __ATOMIC_RELAXED);
     }
     lock_drop(&process->holdings.primary_lock);
 }
@@ -265,6 +271,8 @@ CUresult cuGreenCtxDestroy(CUgreenCtx hCtx)
     bool known = records_take(contexts(), (uintptr_t)hCtx, &record);
     turn_contexts_end();
     result = cuda.cuGreenCtxDestroy(hCtx);
+    if (result == CUDA_SUCCESS)
+        name_is_free();
     if (known && result == CUDA_SUCCESS)
         primary_may_be_gone(device_handle(record.device));
     else if (known)

@@ -14,8 +14,8 @@ static CUresult named_as(const char *call, CUcontext handle, struct CUctx_st **c
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    *context = handle;
-    return context_is_live(handle) ? CUDA_SUCCESS : driver_leave(CUDA_ERROR_INVALID_CONTEXT);
+    *context = context_of(handle);
+    return *context != NULL ? CUDA_SUCCESS : driver_leave(CUDA_ERROR_INVALID_CONTEXT);
 }
 
 static CUresult check_as(const char *call, const void *out, CUcontext handle, struct CUctx_st **context) {

@@ -19,26 +19,50 @@ static _Thread_local struct {
     int depth;
 } current;
 
-static struct CUctx_st *live_contexts;
+static struct CUctx_st *live_contexts, *views;
 static unsigned long long last_id;
 
-bool context_is_live(const struct CUctx_st *context) {
-    for (const struct CUctx_st *other = live_contexts; other != NULL; other = other->next) {
-        if (other == context) {
-            return true;
-        }
+static bool is_listed(const struct CUctx_st *list, const struct CUctx_st *context) {
+    while (list != NULL && list != context) {
+        list = list->next;
     }
-    return false;
+    return list != NULL;
+}
+
+struct CUctx_st *context_of(const struct CUctx_st *handle) {
+    if (is_listed(views, handle)) {
+        return handle->stands_for->live && handle->stands_for->id == handle->id ? handle->stands_for : NULL;
+    }
+    return is_listed(live_contexts, handle) ? (struct CUctx_st *)(uintptr_t)handle : NULL;
+}
+
+bool context_is_live(const struct CUctx_st *context) { return context_of(context) != NULL; }
+
+struct CUctx_st *context_view(struct CUctx_st *primary) {
+    struct CUctx_st *view = malloc(sizeof *view);
+    if (view != NULL) {
+        *view = (struct CUctx_st){.stands_for = primary, .id = primary->id, .next = views};
+        views = view;
+    }
+    return view;
+}
+
+void context_view_end(struct CUctx_st *view) {
+    struct CUctx_st **link = &views;
+    while (*link != view) {
+        link = &(*link)->next;
+    }
+    *link = view->next; /* its structure stays, as that of any context */
 }
 
 static struct CUctx_st *top(void) { return current.depth == 0 ? NULL : current.context[current.depth - 1]; }
 
 CUresult context_current(struct CUctx_st **context) {
-    *context = top();
-    if (*context == NULL) {
+    if (top() == NULL) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
-    bool live = context_is_live(*context) && (*context)->id == current.id[current.depth - 1];
+    *context = context_of(top());
+    bool live = *context != NULL && (*context)->id == current.id[current.depth - 1];
     return live ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
@@ -145,7 +169,7 @@ CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *params, unsigned 
 
 /* The structure of a destroyed context is not freed, so that a stale handle is recognised and never followed. */
 static CUresult destroy_locked(struct CUctx_st *context) {
-    if (!context_is_live(context) || context->primary) {
+    if (context_of(context) != context || context->primary) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
     if (top() == context) {

@@ -13,6 +13,7 @@
 enum { CONTEXT_LIMITS = 7 };
 
 struct CUctx_st {
+    struct CUctx_st *stands_for; /* of a green context's: the primary one, which has all that follows but `next` and `id` */
     struct device *device;
     struct CUctx_st *next;
     unsigned long long id;
@@ -85,6 +86,13 @@ CUdevice device_ordinal(const struct device *device);
 /* contexts.c */
 CUresult context_current(struct CUctx_st **context);
 bool context_is_live(const struct CUctx_st *context);
+
+/* A live context, or the one that it stands for. NULL if it is neither. */
+struct CUctx_st *context_of(const struct CUctx_st *handle);
+
+/* What is made current for a green context. NULL: no memory. */
+struct CUctx_st *context_view(struct CUctx_st *primary);
+void context_view_end(struct CUctx_st *view);
 CUresult context_open(struct CUctx_st *context, struct device *device, unsigned flags, unsigned api_version);
 void context_close(struct CUctx_st *context);
 

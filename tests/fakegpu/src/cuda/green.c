@@ -12,7 +12,7 @@ struct CUdevResourceDesc_st {
 
 struct CUgreenCtx_st {
     struct object object;
-    struct CUctx_st *primary;
+    struct CUctx_st *primary, *view;
     unsigned multiprocessors;
     unsigned long long id;
 };
@@ -50,10 +50,11 @@ CUresult cuCtxGetDevResource(CUcontext context, CUdevResource *resource, CUdevRe
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    if (!context_is_live(context)) {
+    const struct CUctx_st *real = context_of(context);
+    if (real == NULL) {
         return driver_leave(CUDA_ERROR_INVALID_CONTEXT);
     }
-    return driver_leave(give_resource(resource, type, context->device->config.sm_count));
+    return driver_leave(give_resource(resource, type, real->device->config.sm_count));
 }
 
 static CUresult green_enter_as(const char *call, CUgreenCtx green) {
@@ -135,6 +136,10 @@ CUresult cuGreenCtxCreate(CUgreenCtx *out, CUdevResourceDesc description, CUdevi
     }
     CUgreenCtx green = object_new(OBJECT_GREEN_CONTEXT, sizeof *green, NULL, NULL);
     result = green == NULL ? CUDA_ERROR_OUT_OF_MEMORY : primary_retain(device, &green->primary);
+    if (result == CUDA_SUCCESS && (green->view = context_view(green->primary)) == NULL) {
+        primary_release(device);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
     if (result != CUDA_SUCCESS) {
         if (green != NULL) {
             object_delete(green);
@@ -153,11 +158,12 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green) {
         return result;
     }
     struct device *device = green->primary->device;
+    context_view_end(green->view);
     object_delete(green);
     return driver_leave(primary_release(device));
 }
 
-/* Here the green context has no state of its own: what it lends is the primary context. */
+/* The primary context under another name, with all that is in it. */
 CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green) {
     CUresult result = green_enter_as(__func__, green);
     if (result != CUDA_SUCCESS) {
@@ -166,7 +172,7 @@ CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green) {
     if (context == NULL) {
         return driver_leave(CUDA_ERROR_INVALID_VALUE);
     }
-    *context = green->primary;
+    *context = green->view;
     return driver_leave(CUDA_SUCCESS);
 }
 

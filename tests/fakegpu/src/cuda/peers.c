@@ -41,7 +41,7 @@ CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attribute, CU
 }
 
 static CUresult peer_of(struct CUctx_st *context, CUcontext peer, uint32_t *bit) {
-    if (!context_is_live(peer)) {
+    if ((peer = context_of(peer)) == NULL) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
     if (!reaches(context->device, peer->device)) {
