@@ -236,7 +236,7 @@ uint64_t charge_used(unsigned device)
     if (now - before >= REAP_PAUSE &&
         __atomic_compare_exchange_n(&reaped_at, &before, now, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
         reap();
-    settle();
+    settle_for_query(device);
     return ledger_total(books(), device);
 }
 

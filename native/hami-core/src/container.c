@@ -363,9 +363,13 @@ uint32_t container_host_pid(void)
     return container_host_pid_of(process->slot);
 }
 
-void container_mark_estimated(void)
+void container_mark_estimated(bool estimated)
 {
-    __atomic_fetch_or(&container.region.file->extension.slots[process->slot].flags, SLOT_ESTIMATED, __ATOMIC_RELAXED);
+    uint32_t *flags = &container.region.file->extension.slots[process->slot].flags;
+    if (estimated)
+        __atomic_fetch_or(flags, SLOT_ESTIMATED, __ATOMIC_RELAXED);
+    else
+        __atomic_fetch_and(flags, ~(uint32_t)SLOT_ESTIMATED, __ATOMIC_RELAXED);
 }
 
 /* For a process that never attached: nothing is made, no slot is taken. */

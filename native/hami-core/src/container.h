@@ -70,8 +70,8 @@ uint64_t container_cores(unsigned device);
 /* Whether its limits give it priority 0, for which others on its cards give way. */
 bool container_is_first(void);
 
-/* Says in the region that this process's overhead is an estimate. */
-void container_mark_estimated(void);
+/* Says in the region whether this process's overhead is an estimate. */
+void container_mark_estimated(bool estimated);
 
 /* What a process sees that only asks NVML: it need not be attached, and does not become so. */
 struct sight {

@@ -5,10 +5,16 @@
 #include "memory/pools.h"
 #include "quiet.h"
 
-void settle(void)
+static void settle(void)
 {
     pools_settle();
     graphs_settle();
+}
+
+void settle_for_query(unsigned device)
+{
+    settle();
+    overhead_replace_estimates(device);
 }
 
 void settle_and_trim(unsigned device)

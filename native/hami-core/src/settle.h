@@ -3,8 +3,8 @@
 #ifndef SETTLE_H
 #define SETTLE_H
 
-/* Reads again what this process holds. */
-void settle(void);
+/* For a query: reads again what this process holds, on this device beside the rest what contexts cost. */
+void settle_for_query(unsigned device);
 
 /* Before a refusal: has the driver give back what is cached and unused on a device, then reads again. */
 void settle_and_trim(unsigned device);

@@ -808,6 +808,32 @@ static void what_was_found_goes_with_what_it_belonged_to(void)
     IS(charged(), 10 * MIB);
 }
 
+/* NVML does not tell of this process at first, and the estimate for this card is more than a context takes. */
+static void an_estimate_gives_way_to_what_nvml_says(void)
+{
+    CUcontext second;
+    CUdeviceptr pointer;
+    OK(cuMemAlloc_v2(&pointer, 2 * MIB));
+    IS(charged(), 2 * MIB);
+    OK(cuCtxCreate_v2(&second, 0, device));
+    IS(charged(), CONTEXT + 2 * MIB);
+    OK(cuDevicePrimaryCtxRelease_v2(device));
+    IS(charged(), 0);
+}
+
+/* NVML never tells, and a context is taken for one of 520 MiB. */
+static void estimates_go_with_their_contexts(void)
+{
+    const size_t more = 420 * MIB;
+    CUcontext second;
+    IS(charged(), more);
+    OK(cuCtxCreate_v2(&second, 0, device));
+    IS(charged(), 2 * more + CONTEXT);
+    OK(cuCtxDestroy_v2(second));
+    OK(cuCtxSetCurrent(context));
+    IS(charged(), more);
+}
+
 static void *use_a_pool(void *nothing)
 {
     CUmemPoolProps props = pool_properties(CU_MEM_LOCATION_TYPE_DEVICE, device);
@@ -969,6 +995,8 @@ static const struct {
 #include "scenarios.def"
     SCENARIO(hold_some)
     SCENARIO(pools_that_grow_are_no_overhead)
+    SCENARIO(an_estimate_gives_way_to_what_nvml_says)
+    SCENARIO(estimates_go_with_their_contexts)
 };
 
 int main(int argc, char **argv)

@@ -33,6 +33,16 @@ static void play(const char *name, const char *faults)
 #define SCENARIO(name) TEST(name) { play(#name, ""); }
 #include "scenarios.def"
 
+TEST(an_estimate_gives_way_to_what_nvml_says)
+{
+    play("an_estimate_gives_way_to_what_nvml_says", "nvmlDeviceGetComputeRunningProcesses_v3=error:3@1");
+}
+
+TEST(estimates_go_with_their_contexts)
+{
+    play("estimates_go_with_their_contexts", "nvmlDeviceGetComputeRunningProcesses*=error:3");
+}
+
 TEST(pools_that_grow_are_no_overhead)
 {
     play("pools_that_grow_are_no_overhead", "cuMemPoolGetAttribute=sleep:2000");

@@ -13,6 +13,9 @@ struct overhead {
     struct lock lock;
     unsigned contexts;
     uint64_t known;
+    uint64_t estimated; /* of the known */
+    uint64_t estimate;  /* of each context that was estimated, and what it was found to take */
+    uint64_t taken;
     uint64_t found;
     struct charge charge; /* of both */
 };

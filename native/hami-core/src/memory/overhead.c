@@ -1,5 +1,6 @@
 #include "overhead.h"
 
+#include "../clock.h"
 #include "../container.h"
 #include "../devices.h"
 #include "../driver.h"
@@ -75,12 +76,35 @@ static bool nothing_found(unsigned device)
     return __atomic_load_n(&overhead_of(device)->found, __ATOMIC_SEQ_CST) == 0;
 }
 
-static bool find(const struct overhead *overhead, unsigned device, uint64_t *found)
+static bool is_estimated(unsigned device)
+{
+    return __atomic_load_n(&overhead_of(device)->estimated, __ATOMIC_RELAXED) > 0;
+}
+
+static void set_estimated(struct overhead *overhead, uint64_t bytes)
+{
+    bool any = false;
+    __atomic_store_n(&overhead->estimated, bytes, __ATOMIC_RELAXED);
+    for (unsigned device = 0; device < REGION_DEVICES; device++)
+        any |= is_estimated(device);
+    container_mark_estimated(any);
+}
+
+/* What is there beside what is known. An estimate above it gives way; one below it stays, and the rest was found. */
+static bool find(struct overhead *overhead, unsigned device, uint64_t *found)
 {
     int64_t beside;
     if (overhead->contexts == 0 || holds_managed(device) || !look(device, &beside))
         return false;
-    *found = less(beside > 0 ? (uint64_t)beside : 0, overhead->known);
+    uint64_t there = beside > 0 ? (uint64_t)beside : 0;
+    if (overhead->estimated > 0) {
+        uint64_t seen = less(overhead->known, overhead->estimated), rest = less(there, seen);
+        uint64_t kept = rest < overhead->estimated ? rest : overhead->estimated;
+        overhead->taken = kept / (overhead->estimated / overhead->estimate);
+        overhead->known = seen + kept;
+        set_estimated(overhead, 0);
+    }
+    *found = less(there, overhead->known);
     return true;
 }
 
@@ -98,6 +122,15 @@ void overhead_settle(unsigned device)
         found = before;
     set(overhead, overhead->known, found);
     lock_drop(&overhead->lock);
+}
+
+void overhead_replace_estimates(unsigned device)
+{
+    static uint64_t looked_at;
+    uint64_t now = clock_coarse(), before = __atomic_load_n(&looked_at, __ATOMIC_RELAXED);
+    if (device != DEVICE_NONE && is_estimated(device) && container_host_pid() != 0 && now - before >= NANOSECONDS_A_SECOND &&
+        __atomic_compare_exchange_n(&looked_at, &before, now, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        overhead_settle(device);
 }
 
 struct overhead_mark overhead_mark(unsigned device)
@@ -140,11 +173,11 @@ uint64_t overhead_changed(unsigned device, const struct overhead_mark *before, u
 
 static void gone(struct overhead *overhead, unsigned device, uint64_t had)
 {
-    uint64_t found = 0, known = less(overhead->known, had);
-    overhead->known = known;
+    uint64_t found = 0;
+    overhead->known = less(overhead->known, had);
     if (overhead->found > 0 && !find(overhead, device, &found))
         found = 0;
-    set(overhead, known, found);
+    set(overhead, overhead->known, found);
 }
 
 void overhead_gone(unsigned device, uint64_t had)
@@ -194,10 +227,12 @@ uint64_t overhead_after_context(const struct overhead_context *context, CUresult
     uint64_t cost = context->charge.bytes, charged = overhead->charge.bytes;
     overhead->charge = (struct charge){{device, NULL}, CHARGE_OVERHEAD, charged + cost};
     __atomic_fetch_add(&overhead->contexts, 1, __ATOMIC_RELAXED);
-    if (grown(device, &context->before, charged, &growth))
+    if (grown(device, &context->before, charged, &growth)) {
         cost = growth > 0 ? (uint64_t)growth : 0;
-    else
-        container_mark_estimated();
+    } else {
+        overhead->estimate = overhead->taken = cost;
+        set_estimated(overhead, overhead->estimated + cost);
+    }
     set(overhead, overhead->known + cost, overhead->found);
     lock_drop(&overhead->lock);
     return cost;
@@ -209,9 +244,13 @@ void overhead_context_gone(unsigned device, uint64_t had)
         return;
     struct overhead *overhead = overhead_of(device);
     lock_take(&overhead->lock);
-    if (overhead->contexts > 0 && __atomic_sub_fetch(&overhead->contexts, 1, __ATOMIC_RELAXED) == 0)
+    if (overhead->contexts > 0 && __atomic_sub_fetch(&overhead->contexts, 1, __ATOMIC_RELAXED) == 0) {
+        set_estimated(overhead, 0);
         set(overhead, 0, 0);
-    else
-        gone(overhead, device, had);
+    } else {
+        bool estimated = had == overhead->estimate;
+        set_estimated(overhead, less(overhead->estimated, estimated ? had : 0));
+        gone(overhead, device, estimated ? overhead->taken : had);
+    }
     lock_drop(&overhead->lock);
 }
