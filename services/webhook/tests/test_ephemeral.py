@@ -47,6 +47,7 @@ def test_target_with_a_share(world: Any, running: Any) -> None:
     assert (outcome.result, outcome.notices) == ("patched", [])
     assert debug["volumeMounts"] == running["spec"]["containers"][0]["volumeMounts"]
     assert VOID not in debug["env"]
+    assert outcome.audit == {"ephemeral": "debug"}
     assert {"name": "CONTAINER_NAME", "value": "main"} in debug["env"]
 
 
@@ -56,6 +57,7 @@ def test_other_targets_see_no_gpu(world: Any, running: Any, target: dict[str, st
     assert debug["env"] == [VOID]
     assert "volumeMounts" not in debug
     (notice,) = outcome.notices
+    assert outcome.audit == {"ephemeral": "debug", "notices": notice}
     assert "debug" in notice
     assert "main" in notice
 

@@ -60,6 +60,9 @@ def test_sidecars_of_a_pod_that_shares(world: Any) -> None:
     assert envs(after) == [[ALL], [VOID]]
     assert after["spec"]["initContainers"][0]["env"] == [VOID]
     assert outcome.findings == ["environment"]
+    assert outcome.audit == {"without_gpu": "prepare, side", "notices": outcome.notices[0]}
+    again, _ = guarded(world, after)
+    assert (again.result, again.audit) == ("allowed", {})
 
 
 @pytest.mark.parametrize(

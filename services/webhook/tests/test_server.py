@@ -162,6 +162,14 @@ def test_one_line_a_pod_that_was_touched(
         assert (line["namespace"], line["name"]) == ("default", "a")
 
 
+def test_no_line_for_a_second_look(server: Running, world: Any) -> None:
+    pod = world.a_pod({"gpu-memory": "4096"})
+    for uid, manifest in (("again", world.admitted(pod)), ("after-again", pod)):
+        server.client.post("/mutate", json=world.review_of(manifest, uid=uid))
+    until(lambda: any(line.get("uid") == "after-again" for line in server.lines))
+    assert not [line for line in server.lines if line.get("uid") == "again"]
+
+
 @pytest.mark.parametrize(("path", "memory"), [("/mutate/enforce", "1m"), ("/mutate/exempt", "none")])
 def test_treatment_by_path(server: Running, world: Any, path: str, memory: str) -> None:
     answer = server.client.post(path, json=world.review_of(world.a_pod({"gpu-memory": "1"})))

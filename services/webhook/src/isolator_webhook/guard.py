@@ -31,10 +31,11 @@ class Finding(Struct, frozen=True):
 
 
 class Guarded(Struct, frozen=True):
-    """What was found, and the operations that take GPUs away from who has not asked."""
+    """What was found, and the operations that take GPUs away from who has not asked: the containers `voided`."""
 
     findings: list[Finding]
     operations: list[Operation]
+    voided: list[str]
 
 
 def _has_devices(container: Container) -> bool:
@@ -109,6 +110,7 @@ def examine(pod: Pod, before: Iterable[str], options: Options, *, created: bool)
     """
     findings = []
     operations: list[Operation] = []
+    voided: list[str] = []
     if created:
         for key, value in pod.annotations.items():
             if key.startswith(CDI_ANNOTATION) and "nvidia.com/" in value:
@@ -122,5 +124,7 @@ def examine(pod: Pod, before: Iterable[str], options: Options, *, created: bool)
             findings.append(Finding("privileged", message, remedy=True))
         if nvidia:
             findings += [one for one in (_by_environment(container), _by_mount(container)) if one is not None]
-            operations += void(container, where)
-    return Guarded(findings, operations)
+            taken = void(container, where)
+            operations += taken
+            voided += [container.name] if taken else []
+    return Guarded(findings, operations, voided)

@@ -127,7 +127,9 @@ async def _debug(pod: Pod, request: AdmissionRequest, ask: AskBasis, options: Op
         built = ephemeral.build(pod, before, share, basis, options)
     except patch.Conflict as conflict:
         return Outcome("denied", "conflict", str(conflict))
-    return Outcome("patched", "ephemeral", operations=built.operations, notices=built.notices)
+    added = [one.name for one in pod.spec.ephemeral_containers or () if one.name not in before]
+    audit = {"ephemeral": ", ".join(added)} | _told(built.notices)
+    return Outcome("patched", "ephemeral", operations=built.operations, notices=built.notices, audit=audit)
 
 
 def _audit(share: Share, basis: Basis, notices: list[str]) -> dict[str, str]:
@@ -138,7 +140,11 @@ def _audit(share: Share, basis: Basis, notices: list[str]) -> dict[str, str]:
         for request in share.requests
     ]
     audit = {"shares": "; ".join(shares), "basis": f"{basis.mib} MiB" if isinstance(basis, Known) else "unknown"}
-    return audit | ({"notices": "; ".join(notices)} if notices else {})
+    return audit | _told(notices)
+
+
+def _told(notices: list[str]) -> dict[str, str]:
+    return {"notices": "; ".join(notices)} if notices else {}
 
 
 def _guard(pod: Pod, request: AdmissionRequest, options: Options, *, created: bool) -> Outcome:
@@ -155,8 +161,10 @@ def _guard(pod: Pod, request: AdmissionRequest, options: Options, *, created: bo
     if refused:
         accepted = "accepted is a share (gpu-memory or gpu-fraction), a limit of nvidia.com/gpu, or a resource claim"
         return Outcome("denied", "guard", f"{'; '.join(refused)}: {accepted}", findings=ways)
-    result = "patched" if guarded.operations else "allowed"
-    return Outcome(result, "guard", operations=guarded.operations, notices=messages, findings=ways)
+    if not guarded.operations:
+        return Outcome("allowed", "guard", notices=messages, findings=ways)
+    audit = {"without_gpu": ", ".join(guarded.voided)} | _told(messages)
+    return Outcome("patched", "guard", operations=guarded.operations, notices=messages, audit=audit, findings=ways)
 
 
 def _earlier(request: AdmissionRequest) -> list[EphemeralContainer]:

@@ -17,7 +17,10 @@ PAUSE_SECONDS = 0.01
 
 
 class ReviewLog:
-    """Writes a line for a pod that was changed or refused, or in which the guard found something; none for others."""
+    """Writes a line for a pod that was changed or refused, or in which the guard found something; none for others.
+
+    None either for a second look at a pod, which finds nothing left to change.
+    """
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -28,7 +31,8 @@ class ReviewLog:
     def tell(self, answered: Answered) -> None:
         """Keep the line for a review until it is written."""
         outcome, request = answered.outcome, answered.request
-        if not self._enabled or (outcome.result == "allowed" and not outcome.findings):
+        as_it_came = outcome.result in ("allowed", "patched") and not outcome.operations
+        if not self._enabled or (as_it_came and not outcome.findings):
             return
         line = {
             "uid": request.uid,
