@@ -126,7 +126,7 @@ MUTANTS = (
            "multicast"),
     Mutant("an unbind for every device", "memory/virtual.c", "return (uint64_t)device << DEVICE_SHIFT | offset;", "return (uint64_t)(device & 0) << DEVICE_SHIFT | offset;", "multicast"),
     Mutant("a piece of an array that keeps its first memory", "memory/virtual.c", "    if (replaced)\n        unrefer(before.handle);", "    (void)replaced;", "sparse_arrays"),
-    Mutant("all pieces of an array are one", "memory/virtual.c", "piece = piece_of(info);", "piece = piece_of(info) & 1;", "sparse_arrays"),
+    Mutant("all pieces of an array are one", "memory/virtual.c", "piece = piece_of(info);", "piece = piece_of(info) & 0;", "sparse_arrays"),
     Mutant("an unmap that gives back one mapping", "memory/virtual.c", "    while (mappings_take(&process->holdings.mappings, space",
            "    if (mappings_take(&process->holdings.mappings, space", "virtual_memory"),
     Mutant("graphs are launched before there is room", "memory/graphs.c", "    if (result == CUDA_SUCCESS)\n        result = ask(exec, stream);",
