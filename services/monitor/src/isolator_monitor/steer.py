@@ -139,6 +139,10 @@ class Steering:
                         self._failures[str(error.kind)] += 1
                     if error.kind is Kind.LOCKS:
                         self._avoided[steered.uid, steered.container] = now_ns + AVOID_NS
+                except Exception:
+                    # A fault of ours with one container costs that one alone.
+                    self._failures[str(Kind.INTERNAL)] += 1
+                    _log.exception("region_failed", uid=steered.uid, container=steered.container)
         return None
 
     def _replace(self, regions: dict[_Key, SteeredRegion]) -> None:
