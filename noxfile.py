@@ -116,7 +116,7 @@ def release(session: nox.Session) -> None:
 
 @nox.session
 def images(session: nox.Session) -> None:
-    """Build the services' images with whichever of docker, podman and buildah is there."""
+    """Build the images of services and library with whichever of docker, podman and buildah is there."""
     _in_environment(session)
     release(session)
     session.run("python", "-m", "deploy.images", *session.posargs)

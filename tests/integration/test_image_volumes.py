@@ -142,7 +142,7 @@ def team(release: Release) -> Iterator[str]:
     ):
         asked = sharing(namespace)
         # The node that runs the release reports no versions, so it counts as one that mounts none.
-        told = "does not start on 2 of the 3 GPU nodes"
+        told = "does not start on 2 of 3 GPU nodes"
         wait_until(
             lambda: any(told in warning for warning in cluster.create(asked, query={"dryRun": "All"}).warnings),
             "vramd to know both nodes",

@@ -155,6 +155,10 @@ def test_missing_file(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
         (["--output", "xml"], ["--output", "'xml'", "'pod'"]),
         (["--host-dir", "relative"], ["--host-dir", "'relative'"]),
         (["--region-size-mib", "1"], ["--region-size-mib", "'1'"]),
+        (["--library", "image"], ["--library image and --library-image are accepted together only"]),
+        (["--library-image", "x:1"], ["--library image and --library-image are accepted together only"]),
+        (["--container-dir", "/opt/a b"], ["--container-dir", "'/opt/a b'"]),
+        (["--container-dir", "/opt/a:b"], ["--container-dir", "'/opt/a:b'"]),
     ],
 )
 def test_wrong_settings(

@@ -99,15 +99,20 @@ def test_a_pod_that_no_node_could_start_is_refused(world: Any, basis: Basis) -> 
         assert (outcome.result, outcome.reason) == ("denied", "no_image_volumes")
         assert outcome.message == (
             "no GPU node that this pod can land on mounts images, which bring its library: old-1 (and 1 more) runs "
-            "kubelet v1.34.2 on containerd://1.7.27; accepted are kubelet from 1.35 on containerd from 2.1 or cri-o "
-            "from 1.33"
+            "kubelet v1.34.2 on containerd://1.7.27; accepted are kubelet 1.35, containerd 2.1 or cri-o 1.33, and later"
         )
 
 
 def test_nodes_that_could_not_start_the_pod_are_told(world: Any) -> None:
     (notice,) = world.outcome_of(world.a_pod({"gpu-memory": "1"}), known(NEW, OLD), OPTIONS).notices
-    assert "does not start on 2 of the 5 GPU nodes" in notice
+    assert "does not start on 2 of 5 GPU nodes" in notice
     assert "old-1" in notice
+
+
+def test_a_notice_is_not_cut_by_the_api_server(world: Any) -> None:
+    long = NodeSoftware("v1.34.2-gke.1100000", "containerd://1.7.27-0ubuntu1~22.04", 12, f"gke-{'x' * 40}")
+    (notice,) = world.outcome_of(world.a_pod({"gpu-memory": "1"}), known(NEW, long), OPTIONS).notices
+    assert len(notice) <= 256
 
 
 def test_nodes_of_which_nothing_is_known_are_told(world: Any) -> None:

@@ -52,8 +52,11 @@ class DecisionSettings(Settings):
     host_dir: str = Field(
         names.HOST_DIR, pattern="^/", description="directory on the node in which libsync keeps the library"
     )
+    # In a preload file white space and colons separate names (ld.so(8)).
     container_dir: str = Field(
-        names.CONTAINER_DIR, pattern="^/", description="directory in the container at which the library appears"
+        names.CONTAINER_DIR,
+        pattern=r"^/[^\s:]*$",
+        description="directory in the container at which the library appears",
     )
     library: Literal["hostPath", "image"] = Field(
         "hostPath", description="where a pod's library comes from: two files of the node, or an image volume"

@@ -55,11 +55,11 @@ def count(software: Sequence[NodeSoftware]) -> int:
 def _why(found: Sequence[NodeSoftware], image: LibraryImage) -> str:
     first = found[0]
     others = count(found) - 1
-    runtimes = " or ".join(f"{name} from {_text(least)}" for name, least in LEAST_RUNTIMES.items())
+    runtimes = " or ".join(f"{name} {_text(least)}" for name, least in LEAST_RUNTIMES.items())
     return (
         f"{first.example}{f' (and {others} more)' if others else ''} runs kubelet {first.kubelet_version or 'unknown'} "
-        f"on {first.container_runtime_version or 'an unknown runtime'}; accepted are kubelet from "
-        f"{_text(_least_kubelet(image))} on {runtimes}"
+        f"on {first.container_runtime_version or 'an unknown runtime'}; accepted are kubelet "
+        f"{_text(_least_kubelet(image))}, {runtimes}, and later"
     )
 
 
@@ -80,6 +80,6 @@ def notices(basis: Basis, image: LibraryImage) -> list[str]:
     if not found:
         return []
     return [
-        f"the pod does not start on {count(found)} of the {count(basis.software)} GPU nodes that it can land on, since "
-        f"they do not mount images: {_why(found, image)}"
+        f"the pod does not start on {count(found)} of {count(basis.software)} GPU nodes, which mount no images: "
+        f"{_why(found, image)}"
     ]
