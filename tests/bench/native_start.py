@@ -22,8 +22,9 @@ def rows() -> Iterator[Row]:
         folder = Path(name)
         client = folder / "client"
         subprocess.run(["cc", "-O2", "-o", client, CLIENT, "-ldl"], check=True)
-        empty = builds.compiled(["cc"], "empty", "-shared", "-fPIC", folder=folder)
-        yield start_row(client, empty)
+        empty = builds.compiled(["cc"], "empty", "-shared", "-fPIC", folder=folder / "empty")
+        bare = builds.compiled(["cc"], "empty", "-shared", "-fPIC", "-nostdlib", folder=folder / "bare")
+        yield start_row(client, empty, bare)
 
 
 def start_microseconds(client: Path, preload: Path | None) -> float:
@@ -33,17 +34,22 @@ def start_microseconds(client: Path, preload: Path | None) -> float:
     return int(subprocess.run(command, env=environment, check=True, capture_output=True).stdout) / 1e3
 
 
-def start_row(client: Path, empty: Path) -> Row:
-    """Rounds alternate between no library, an empty one and ours."""
+def start_row(client: Path, empty: Path, bare: Path) -> Row:
+    """Rounds alternate between no library, an empty one as anyone builds it, a bare one without even libc, and ours.
+
+    The budget is a ratio to the empty one; what the bare one adds is the least that any preloaded file can add.
+    """
     rounds = [
-        [start_microseconds(client, preload) for preload in (None, empty, machine_library())] for _ in range(ROUNDS)
+        [start_microseconds(client, preload) for preload in (None, empty, bare, machine_library())]
+        for _ in range(ROUNDS)
     ]
-    without, with_empty, with_ours = (statistics.median(column) for column in zip(*rounds, strict=True))
-    ratio = (with_ours - without) / (with_empty - without)
+    without, *with_one = (statistics.median(column) for column in zip(*rounds, strict=True))
+    of_empty, of_bare, of_ours = (taken - without for taken in with_one)
+    ratio = of_ours / of_empty
     return Row(
         what="start of /bin/true",
-        baseline=f"an empty library adds {with_empty - without:.0f} us to {without:.0f} us",
-        measured=f"libvgpu.so adds {with_ours - without:.0f} us ({ratio:.2f} x)",
+        baseline=f"an empty library adds {of_empty:.0f} us, a bare one {of_bare:.0f} us, to {without:.0f} us",
+        measured=f"libvgpu.so adds {of_ours:.0f} us ({ratio:.2f} x, {of_ours / of_bare:.2f} x the bare one's)",
         budget=f"<= {START_BUDGET} x what an empty library adds",
         held=ratio <= START_BUDGET,
     )

@@ -36,38 +36,27 @@ static nvmlReturn_t absent_from_nvml(void)
 #undef CUDA
 #undef NVML
 
+struct cuda_functions cuda = {
 #define CUDA(name, parameters) .name = absent_##name,
 #define NVML(name, parameters)
-struct cuda_functions cuda = {
 #include "hooks.def"
 #include "calls.def"
-};
-static const struct cuda_functions no_cuda = {
-#include "hooks.def"
-#include "calls.def"
-};
 #undef CUDA
 #undef NVML
+};
 
+struct nvml_functions nvml = {
 #define CUDA(name, parameters)
 #define NVML(name, parameters) .name = absent_##name,
-struct nvml_functions nvml = {
 #include "hooks.def"
 #include "calls.def"
-};
-static const struct nvml_functions no_nvml = {
-#include "hooks.def"
-#include "calls.def"
-};
 #undef CUDA
 #undef NVML
+};
 
 bool driver_has(void *const *function)
 {
-    size_t at_cuda = (size_t)((const char *)function - (const char *)&cuda);
-    size_t at_nvml = (size_t)((const char *)function - (const char *)&nvml);
-    return at_cuda < sizeof(cuda) ? *function != *(void *const *)((const char *)&no_cuda + at_cuda)
-                                  : *function != *(void *const *)((const char *)&no_nvml + at_nvml);
+    return !elf_is_own(*function); /* else a stand-in */
 }
 
 struct wanted {

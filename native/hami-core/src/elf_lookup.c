@@ -9,6 +9,10 @@
 
 extern ElfW(Dyn) _DYNAMIC[] __attribute__((visibility("hidden")));
 
+/* By the linker, where the file begins in memory and ends. */
+extern const ElfW(Ehdr) __ehdr_start __attribute__((visibility("hidden")));
+extern const char _end[] __attribute__((visibility("hidden")));
+
 const ElfW(Dyn) *elf_self(void)
 {
     return _DYNAMIC;
@@ -125,6 +129,16 @@ void *elf_symbol(ElfW(Addr) base, const ElfW(Dyn) *dynamic, const char *name)
     if (ELF64_ST_TYPE(symbol->st_info) == STT_GNU_IFUNC)
         address = ((void *(*)(void))address)();
     return address;
+}
+
+void *elf_own_symbol(const char *name)
+{
+    return elf_symbol((ElfW(Addr))&__ehdr_start, _DYNAMIC, name);
+}
+
+bool elf_is_own(const void *address)
+{
+    return (uintptr_t)address - (uintptr_t)&__ehdr_start < (uintptr_t)_end - (uintptr_t)&__ehdr_start;
 }
 
 /* NULL where the kernel started something else than the program: musl's loader with the program as its argument. It has no PT_PHDR. */

@@ -19,6 +19,12 @@ const char *elf_soname(ElfW(Addr) base, const ElfW(Dyn) *dynamic);
  * if this library were not there. NULL if there is none. */
 void *elf_next_symbol(const char *name);
 
+/* What this library exports by that name, NULL if it exports none. */
+void *elf_own_symbol(const char *name);
+
+/* Whether an address is of this library. */
+bool elf_is_own(const void *address);
+
 /* This library's own dynamic section. */
 const ElfW(Dyn) *elf_self(void);
 

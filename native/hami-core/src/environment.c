@@ -96,7 +96,7 @@ enum cores_policy environment_cores_policy(void)
 int environment_priority(void)
 {
     const char *value = non_empty("CUDA_TASK_PRIORITY");
-    return value ? atoi(value) : 1;
+    return value ? (int)strtoull(value, NULL, 10) : 1;
 }
 
 bool environment_region_path(char *path, size_t bytes, bool *derived)

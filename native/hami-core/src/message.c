@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,29 +10,30 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "signals.h"
+
 static int log_level(void)
 {
     const char *value = getenv("LIBCUDA_LOG_LEVEL");
-    return value && *value ? atoi(value) : MESSAGE_WARNING;
+    return value && *value ? (int)strtoull(value, NULL, 10) : MESSAGE_WARNING;
 }
 
 /* A closed pipe must not end the program: SIGPIPE is held back around the write and taken away if the write raised it. */
 static void write_quietly(const char *line, size_t length)
 {
     struct pollfd output = {.fd = STDERR_FILENO, .events = POLLOUT};
-    sigset_t pipe_only, before, pending;
+    const uint64_t pipe_only = signal_bit(SIGPIPE);
+    uint64_t before, pending = 0;
     const struct timespec now = {0, 0};
 
     if (poll(&output, 1, 0) != 1 || !(output.revents & POLLOUT))
         return;
-    sigemptyset(&pipe_only);
-    sigaddset(&pipe_only, SIGPIPE);
-    sigpending(&pending);
-    sigprocmask(SIG_BLOCK, &pipe_only, &before);
-    if (write(STDERR_FILENO, line, length) < 0 && errno == EPIPE && !sigismember(&pending, SIGPIPE))
-        while (sigtimedwait(&pipe_only, NULL, &now) < 0 && errno == EINTR)
+    syscall(SYS_rt_sigpending, &pending, SIGNALS_BYTES);
+    signals_mask(SIG_BLOCK, &pipe_only, &before);
+    if (write(STDERR_FILENO, line, length) < 0 && errno == EPIPE && !(pending & pipe_only))
+        while (syscall(SYS_rt_sigtimedwait, &pipe_only, NULL, &now, SIGNALS_BYTES) < 0 && errno == EINTR)
             ;
-    sigprocmask(SIG_SETMASK, &before, NULL);
+    signals_mask(SIG_SETMASK, &before, NULL);
 }
 
 void message(enum message_level level, const char *format, ...)

@@ -4,12 +4,13 @@
 #include <fcntl.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "elf_lookup.h"
 #include "file_status.h"
+#include "limits.h"
 #include "message.h"
+#include "text.h"
 
 #define PRELOAD_FILE "/etc/ld.so.preload"
 
@@ -20,51 +21,62 @@ static bool reads_preload_file(void)
     return elf_next_symbol("__libc_stack_end") != NULL;
 }
 
-static bool same_file(const char *a, const char *b)
+static bool same_file(struct span path, const char *library)
 {
-    struct stat one, other;
-    return file_status(a, &one) && file_status(b, &other) && one.st_dev == other.st_dev && one.st_ino == other.st_ino;
+    char one[PATH_BYTES];
+    struct stat a, b;
+    return span_copy(path, one, sizeof(one)) && file_status(one, &a) && file_status(library, &b) && a.st_dev == b.st_dev &&
+           a.st_ino == b.st_ino;
 }
 
-/* The words of a list that white space and colons divide. The list is changed. */
-static bool lists(char *list, const char *library)
+static bool divides(char c)
 {
-    char *rest;
-    for (char *word = strtok_r(list, " \t\n:", &rest); word; word = strtok_r(NULL, " \t\n:", &rest))
-        if (same_file(word, library))
+    return c == ' ' || c == '\t' || c == '\n' || c == ':';
+}
+
+/* A list that white space and colons divide. */
+static bool lists(struct span list, const char *library)
+{
+    while (list.length > 0) {
+        size_t length = 0;
+        while (length < list.length && !divides(list.start[length]))
+            length++;
+        if (length > 0 && same_file((struct span){list.start, length}, library))
             return true;
+        size_t used = length < list.length ? length + 1 : length;
+        list = (struct span){list.start + used, list.length - used};
+    }
     return false;
 }
 
 /* As glibc reads it: from # to the end of the line is a comment. */
-static void blank_comments(char *text)
+static void blank_comments(char *text, size_t length)
 {
-    for (char *comment = strchr(text, '#'); comment; comment = strchr(comment, '#'))
-        while (*comment && *comment != '\n')
-            *comment++ = ' ';
+    bool comment = false;
+    for (size_t i = 0; i < length; i++) {
+        comment = text[i] != '\n' && (comment || text[i] == '#');
+        if (comment)
+            text[i] = ' ';
+    }
 }
 
 static bool file_lists(const char *library)
 {
     char text[4096];
     int file = open(PRELOAD_FILE, O_RDONLY | O_CLOEXEC);
-    ssize_t length = file >= 0 ? read(file, text, sizeof(text) - 1) : -1;
+    ssize_t length = file >= 0 ? read(file, text, sizeof(text)) : -1;
     if (file >= 0)
         close(file);
     if (length <= 0)
         return false;
-    text[length] = '\0';
-    blank_comments(text);
-    return lists(text, library);
+    blank_comments(text, (size_t)length);
+    return lists((struct span){text, (size_t)length}, library);
 }
 
 static bool environment_lists(const char *library)
 {
     const char *value = getenv("LD_PRELOAD");
-    char *copy = value ? strdup(value) : NULL;
-    bool listed = copy && lists(copy, library);
-    free(copy);
-    return listed;
+    return value && lists(span_of(value), library);
 }
 
 const char *preload_source(const char *library)
