@@ -180,7 +180,7 @@ def test_pod_security_admits_a_pod_with_its_library_from_an_image(release: Relea
 def test_a_pod_for_nodes_that_mount_no_images_is_refused(release: Release, team: str) -> None:
     answer = release.cluster.create(sharing(team, nodeSelector={"pool": "image-old"}))
     assert answer.status == 403
-    assert "no GPU node that this pod can land on mounts images" in answer.message
+    assert "none of the 1 GPU nodes that this pod can land on mounts images" in answer.message
     assert "image-old runs kubelet v1.34.2 on containerd://1.7.27" in answer.message
 
 

@@ -98,7 +98,7 @@ def test_a_pod_that_no_node_could_start_is_refused(world: Any, basis: Basis) -> 
         outcome = world.outcome_of(world.a_pod({"gpu-memory": "1"}), basis, OPTIONS, treatment)
         assert (outcome.result, outcome.reason) == ("denied", "no_image_volumes")
         assert outcome.message == (
-            "no GPU node that this pod can land on mounts images, which bring its library: old-1 (and 1 more) runs "
+            "none of the 2 GPU nodes that this pod can land on mounts images, which bring its library: old-1 runs "
             "kubelet v1.34.2 on containerd://1.7.27; accepted are kubelet 1.35, containerd 2.1 or cri-o 1.33, and later"
         )
 

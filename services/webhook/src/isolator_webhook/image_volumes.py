@@ -54,11 +54,10 @@ def count(software: Sequence[NodeSoftware]) -> int:
 
 def _why(found: Sequence[NodeSoftware], image: LibraryImage) -> str:
     first = found[0]
-    others = count(found) - 1
     runtimes = " or ".join(f"{name} {_text(least)}" for name, least in LEAST_RUNTIMES.items())
     return (
-        f"{first.example}{f' (and {others} more)' if others else ''} runs kubelet {first.kubelet_version or 'unknown'} "
-        f"on {first.container_runtime_version or 'an unknown runtime'}; accepted are kubelet "
+        f"{first.example} runs kubelet {first.kubelet_version or 'unknown'} on "
+        f"{first.container_runtime_version or 'an unknown runtime'}; accepted are kubelet "
         f"{_text(_least_kubelet(image))}, {runtimes}, and later"
     )
 
@@ -68,7 +67,10 @@ def refusal(basis: Basis, image: LibraryImage) -> str | None:
     found = unfit(basis, image)
     if not found or len(found) < len(basis.software):
         return None
-    return f"no GPU node that this pod can land on mounts images, which bring its library: {_why(found, image)}"
+    return (
+        f"none of the {count(found)} GPU nodes that this pod can land on mounts images, which bring its library: "
+        f"{_why(found, image)}"
+    )
 
 
 def notices(basis: Basis, image: LibraryImage) -> list[str]:
