@@ -78,6 +78,7 @@ MUTANTS = (
     Mutant("a lost lock is death", "slot.c", "state_of(slot) == SLOT_USED && lost_its_lock(region, slot, self)", "0", "closes_every"),
     Mutant("what was before exec lives on", "slot.c", "        return false; /* left from before exec */", "        return true;", "executes_another"),
     Mutant("pools are charged with what was asked for", "memory/pools.c", "        pool->at_most = reserved;\n        return reserved;", "        return pool->pieces;", "pool"),
+    Mutant("a destroyed pool that outlives the primary context", "memory/pools.c", "return primary && !pool->handle;", "return primary && false;", "own_pools"),
     Mutant("captured allocations are charged", "memory/pools.c", "process->attachment == UNCOUNTED || is_capturing(call)", "process->attachment == UNCOUNTED", "graphs"),
     Mutant("memory of a handle goes with the handle", "memory/virtual.c",
            "record.owner == 1 && records_take(handles(), handle, &record)", "records_take(handles(), handle, &record)", "virtual_memory"),

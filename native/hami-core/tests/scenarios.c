@@ -206,6 +206,7 @@ static void own_pools(void)
     CUmemPoolProps props = pool_properties(CU_MEM_LOCATION_TYPE_DEVICE, device);
     CUmemoryPool pool, second;
     CUdeviceptr a, b, small;
+    CUcontext other;
     OK(cuMemPoolCreate(&pool, &props));
     OK(cuMemAllocFromPoolAsync(&a, 40 * MIB, pool, NULL));
     OK(cuMemAllocFromPoolAsync_ptsz(&b, 20 * MIB, pool, NULL));
@@ -229,7 +230,16 @@ static void own_pools(void)
     OK(cuMemFreeAsync(b, NULL));
     OK(cuStreamSynchronize(NULL));
     IS(charged(), 0);
+    /* Or until the primary context ends. */
+    OK(cuMemAllocFromPoolAsync(&a, 40 * MIB, second, NULL));
     OK(cuMemPoolDestroy(second));
+    OK(cuCtxCreate_v2(&other, 0, device));
+    OK(cuCtxDestroy_v2(other));
+    OK(cuCtxSetCurrent(context));
+    RIGHT(charged() >= 40 * MIB);
+    OK(cuDevicePrimaryCtxReset_v2(device));
+    OK(cuDevicePrimaryCtxRetain(&context, device));
+    OK(cuCtxSetCurrent(context));
     IS(charged(), 0);
 }
 

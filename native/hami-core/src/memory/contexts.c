@@ -25,13 +25,13 @@ static void name_is_free(void)
 }
 
 /* A context that its record no longer names. Overhead is looked at last, when all else that ended with it has been given back. */
-static void gone(CUcontext context, const struct record *record)
+static void gone(CUcontext context, const struct record *record, bool primary)
 {
     name_is_free();
     linear_gone_with(context);
     arrays_gone_with(context);
     modules_gone_with(context);
-    pools_may_be_gone(record->device);
+    pools_may_be_gone(record->device, primary);
     graphs_settle();
     overhead_context_gone(record->device, record->bytes);
 }
@@ -98,7 +98,7 @@ CUresult cuCtxDetach(CUcontext ctx)
     turn_contexts_end();
     result = cuda.cuCtxDetach(ctx);
     if (result == CUDA_SUCCESS && records_refer(contexts(), (uintptr_t)ctx, -1, &record) && record.owner == 0)
-        gone(ctx, &record);
+        gone(ctx, &record, false);
     return result;
 }
 
@@ -113,7 +113,7 @@ static CUresult destroy(CUcontext context, CUresult (*ask)(CUcontext))
     turn_contexts_end();
     result = ask(context);
     if (known && result == CUDA_SUCCESS)
-        gone(context, &record);
+        gone(context, &record, false);
     else if (known)
         records_add(contexts(), record);
     return result;
@@ -196,7 +196,7 @@ static void primary_may_be_gone(CUdevice device)
     if (*primary && !primary_is_active(device)) {
         struct record record = {.device = payer.device};
         records_take(contexts(), (uintptr_t)*primary, &record);
-        gone(*primary, &record);
+        gone(*primary, &record, true);
         __atomic_store_n(primary, NULL, __ATOMIC_RELAXED);
     }
     lock_drop(&process->holdings.primary_lock);

@@ -298,25 +298,31 @@ void pool_freed(const struct record *record)
         forget(pool);
 }
 
-static struct pool *next_gone(unsigned device)
+static bool is_gone(const struct pool *pool, bool primary)
+{
+    cuuint64_t reserved;
+    if (pool->by_pointers)
+        return primary && !pool->handle;
+    return cuda.cuMemPoolGetAttribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) != CUDA_SUCCESS;
+}
+
+static struct pool *next_gone(unsigned device, bool primary)
 {
     struct pool *pool;
-    cuuint64_t reserved;
     lock_take(&process->holdings.pools_lock);
     for (pool = process->holdings.pools; pool; pool = pool->next)
-        if (pool->charge.payer.device == device && !pool->by_pointers &&
-            cuda.cuMemPoolGetAttribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) != CUDA_SUCCESS)
+        if (pool->charge.payer.device == device && is_gone(pool, primary))
             break;
     lock_drop(&process->holdings.pools_lock);
     return pool;
 }
 
-void pools_may_be_gone(unsigned device)
+void pools_may_be_gone(unsigned device, bool primary)
 {
     struct pool *pool;
     struct record pointer;
     struct quiet quiet = quiet_begin();
-    while ((pool = next_gone(device))) {
+    while ((pool = next_gone(device, primary))) {
         while (records_take_of(&process->holdings.linear, (uintptr_t)pool, &pointer))
             ;
         lock_take(&pool->lock);
