@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import datetime
 import posixpath
+import re
 import signal
 import socket
 import ssl
@@ -42,6 +43,15 @@ def _resource_names(value: object) -> object:
     return value
 
 
+def _preloadable(value: str) -> str:
+    # ld.so(8): in a preload file white space and colons separate names.
+    if not value.startswith("/") or re.search(r"[\s:]", value):
+        raise ValueError(
+            "accepted is an absolute path without white space and colons, which separate names in a preload file"
+        )
+    return value
+
+
 ResourceList = Annotated[StringList, AfterValidator(_resource_names)]
 
 
@@ -52,11 +62,8 @@ class DecisionSettings(Settings):
     host_dir: str = Field(
         names.HOST_DIR, pattern="^/", description="directory on the node in which libsync keeps the library"
     )
-    # In a preload file white space and colons separate names (ld.so(8)).
-    container_dir: str = Field(
-        names.CONTAINER_DIR,
-        pattern=r"^/[^\s:]*$",
-        description="directory in the container at which the library appears",
+    container_dir: Annotated[str, AfterValidator(_preloadable)] = Field(
+        names.CONTAINER_DIR, description="directory in the container at which the library appears"
     )
     library: Literal["hostPath", "image"] = Field(
         "hostPath", description="where a pod's library comes from: two files of the node, or an image volume"
