@@ -46,16 +46,23 @@ def test_a_region_that_was_made_anew_counts_from_there() -> None:
     assert work.until_ns == BEGIN + 301 * MILLISECOND
 
 
-def test_the_next_work_is_expected_after_the_shortest_pause_but_an_eighth() -> None:
+def test_the_next_work_is_expected_after_a_pause_as_short_as_any_lately_but_a_twentieth() -> None:
     regular = [(100 * number, 20) for number in range(LEAST_PAUSES + 1)]
     last = BEGIN + regular[-1][0] * MILLISECOND + 20 * MILLISECOND
     assert work_of(*regular[:-1]).expected_ns() == 0
     assert work_of(*regular).expected_ns() == last + 70 * MILLISECOND
-    # One that came soon is remembered for a while.
-    soon = [(-92, 20), (-64, 20), *regular]
+    # One that came soon counts while it is more than a twentieth.
+    soon = [(-28, 20), *regular]
     assert work_of(*soon).expected_ns() == last + 7 * MILLISECOND
-    longer = [(-92, 20), (-64, 20), *((100 * number, 20) for number in range(PAUSES + 1))]
-    assert work_of(*longer).expected_ns() == BEGIN + (100 * PAUSES + 20 + 70) * MILLISECOND
+    longer = [(-28, 20), *((100 * number, 20) for number in range(20))]
+    assert work_of(*longer).expected_ns() == BEGIN + (1900 + 20 + 70) * MILLISECOND
+    # And only the last are remembered.
+    changed = [
+        *((100 * number, 20) for number in range(20)),
+        *((2000 + 28 * number, 20) for number in range(PAUSES + 1)),
+    ]
+    assert len(work_of(*changed).pauses) == PAUSES
+    assert work_of(*changed).expected_ns() == BEGIN + (2000 + 28 * PAUSES + 20 + 7) * MILLISECOND
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**12), st.integers(-(1 << 64), 1 << 64)), max_size=20))

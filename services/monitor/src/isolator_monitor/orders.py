@@ -20,8 +20,8 @@ RESTING_NS = 1000 * MILLISECOND
 LONGEST_NS = 10_000 * MILLISECOND
 """No estimate reaches farther: it may be wrong, and a region is its tenant's to write."""
 PAUSES = 64
-"""Pauses by which the next is judged: it is expected to be no shorter than the shortest of them. Who works at random
-times has short ones among them, and is expected at any time."""
+"""Pauses by which the next is judged: it is expected to be as long as all of them but a twentieth. So long work of
+others meets one of twenty at most, and makes it twice as long at most. Who works at random is expected at any time."""
 LEAST_PAUSES = 16
 """Before there are so many, nothing is expected."""
 
@@ -50,6 +50,7 @@ class Work:
     """When a launch was seen last."""
     pauses: deque[int] = field(default_factory=lambda: deque(maxlen=PAUSES))
     """Nanoseconds between being done and launching again."""
+    likely_pause_ns: int = 0
 
     def observe(self, now_ns: int, paid: int) -> None:
         """Take in how much has been paid in all. A region that was made anew begins anew."""
@@ -58,6 +59,7 @@ class Work:
         if added > 0:
             if self.launched_ns and now_ns > self.until_ns:
                 self.pauses.append(now_ns - self.until_ns)
+                self.likely_pause_ns = sorted(self.pauses)[len(self.pauses) // 20]
             self.until_ns = min(max(self.until_ns, now_ns) + added, now_ns + LONGEST_NS)
             self.launched_ns = now_ns
 
@@ -71,5 +73,4 @@ class Work:
         """When it is expected to launch again, at the earliest; 0 where that cannot be told."""
         if len(self.pauses) < LEAST_PAUSES:
             return 0
-        shortest = min(self.pauses)
-        return self.until_ns + shortest - shortest // 8
+        return self.until_ns + self.likely_pause_ns - self.likely_pause_ns // 8
