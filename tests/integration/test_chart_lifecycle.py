@@ -1,6 +1,7 @@
 """Install, test, upgrade, rollback and uninstall of the chart on the real API server."""
 
 import os
+import re
 import signal
 import ssl
 from collections.abc import Iterator
@@ -9,12 +10,12 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.cluster import certificates
 from tests.cluster.client import MERGE_PATCH, Cluster, Object, path_of, wait_until
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.load import admissions
-from tests.cluster.release import NAME, Release, certificate_values, installed, upgrade
+from tests.cluster.release import NAME, UMBRELLA, Release, certificate_values, installed, upgrade
 
+from isolator_testing.certificates import Authority
 from isolator_testing.tools import require_root
 
 pytest_plugins = ["tests.cluster.fixtures"]
@@ -155,16 +156,17 @@ def test_with_a_hanging_webhook_only_sharing_pods_are_refused(own: Release) -> N
     wait_until(lambda: cluster.create(pod(SHARE), query={"dryRun": "All"}).status == 201, "the webhook's answers")
 
 
-def test_a_certificate_of_ones_own(restored: Release, tmp_path: Path) -> None:
+def test_a_certificate_of_ones_own(restored: Release) -> None:
     """With a wrong authority no pod gets ready and only sharing pods are refused; with the right one they come in."""
     cluster = restored.cluster
-    values = certificate_values(cluster, tmp_path, SPACE)
-    other = tmp_path / "other"
-    other.mkdir()
-    wrong = values["tls"] | {"caBundle": certificates.authority(other).certificate}
+    values = certificate_values(cluster, SPACE)
+    wrong = values["tls"] | {"caBundle": Authority().certificate.decode()}
     # helm 4 applies on the server, where the webhook's own authority is its to change: the README says so.
-    with pytest.raises(AssertionError, match=r"the served certificate is not one for [^}]*not_trusted_yet"):
-        upgrade(restored, {"tls": wrong}, "--reuse-values", "--force-conflicts", "--timeout=30s")
+    restored.helm("upgrade", str(UMBRELLA), "--reuse-values", "--force-conflicts", values={"tls": wrong})
+    told = re.compile(r"the served certificate is not one for [^}]*not_trusted_yet")
+    wait_until(lambda: told.search(restored.node.logs()), "the webhook to say that it is not trusted", 300)
+    deployment = {"kind": "Deployment", "metadata": {"name": f"{NAME}-webhook-server", "namespace": SPACE}}
+    assert cluster.get(deployment).ok()["status"]["unavailableReplicas"] > 0
     wait_until(lambda: "x509" in cluster.create(pod(SHARE), query={"dryRun": "All"}).message, "the refusal")
     admitted(cluster)
     upgrade(restored, values, "--reuse-values")
@@ -172,31 +174,31 @@ def test_a_certificate_of_ones_own(restored: Release, tmp_path: Path) -> None:
     assert is_limited(admitted(cluster, SHARE))
 
 
-def test_a_certificate_of_ones_own_is_replaced_under_load(restored: Release, tmp_path: Path) -> None:
+def test_a_certificate_of_ones_own_is_replaced_under_load(restored: Release) -> None:
     """With its authority, in the order that the README gives."""
     cluster, namespace = restored.cluster, restored.node.plane.network
-    values = certificate_values(cluster, tmp_path, SPACE)
+    values = certificate_values(cluster, SPACE)
     upgrade(restored, values, "--reuse-values", "--force-conflicts")
     wait_until(lambda: cluster.create(pod(SHARE), query={"dryRun": "All"}).status == 201, "the first certificate")
-    (tmp_path / "next").mkdir()
-    authority = certificates.authority(tmp_path / "next")
-    certificate, key = authority.issue(f"{NAME}-webhook.{SPACE}.svc")
+    authority = Authority()
+    bundle = authority.certificate.decode()
+    issued = authority.issue(f"{NAME}-webhook.{SPACE}.svc")
     secret = {"kind": "Secret", "metadata": {"name": values["tls"]["existingSecret"], "namespace": SPACE}}
-    renewed = {"stringData": {"tls.crt": certificate, "tls.key": key}}
+    renewed = {"stringData": {"tls.crt": issued.certificate.decode(), "tls.key": issued.key.decode()}}
 
     def served_by_all() -> bool:
         with namespace.entered():
             addresses = [item.network.address for item in restored.node.pods("webhook")]
             served = [ssl.get_server_certificate((address, 8443)) for address in addresses]
-        wanted = ssl.PEM_cert_to_DER_cert(certificate)
+        wanted = ssl.PEM_cert_to_DER_cert(issued.certificate.decode())
         return all(ssl.PEM_cert_to_DER_cert(pem) == wanted for pem in served)
 
     with admissions(cluster, pod(SHARE), is_limited) as load:
-        both = values["tls"]["caBundle"] + authority.certificate
+        both = values["tls"]["caBundle"] + bundle
         upgrade(restored, {"tls": {"caBundle": both}}, "--reuse-values")
         cluster.call("PATCH", path_of(secret), renewed, content_type=MERGE_PATCH).ok()
         wait_until(served_by_all, "the new certificate", 300)
-        upgrade(restored, {"tls": {"caBundle": authority.certificate}}, "--reuse-values")
+        upgrade(restored, {"tls": {"caBundle": bundle}}, "--reuse-values")
     assert load.refused == {}
     assert load.admitted > 20
 
