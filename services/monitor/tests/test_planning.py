@@ -52,8 +52,14 @@ def test_first_is_only_whose_valid_limits_say_so(request_text: str | None) -> No
 
 
 def test_regions_of_other_libraries_are_left_alone() -> None:
-    for region in (None, replace_region(extended=False), replace_region(managed=False)):
+    for region in (replace_region(extended=False), replace_region(managed=False)):
         assert plan([replace(STATE, region=region)], [], [TARGET]).containers == ()
+
+
+def test_a_container_is_known_before_it_has_a_region_and_not_without_a_place_for_one() -> None:
+    (steered,) = plan([replace(STATE, region=None)], [], [TARGET]).containers
+    assert steered.priority == FIRST
+    assert plan([STATE], [], [Target("u", "main", (), None)]).containers == ()
 
 
 def replace_region(*, extended: bool = True, managed: bool = True) -> Region:

@@ -11,19 +11,20 @@ from isolator_monitor.targets import Target
 
 
 def plan(states: Iterable[ContainerState], gpus: Iterable[Gpu], targets: Iterable[Target]) -> Plan:
-    """The plan that follows from one view: every container that this project's library counts in a region."""
-    places = {(target.uid, target.container): target.region for target in targets}
+    """The plan that follows from one view: every container that this project's library counts in a region, or may soon."""
+    places = {(target.uid, target.container): target.region for target in targets if target.region}
     return Plan(
         tuple(
             Steered(
                 state.uid,
                 state.container,
-                places.get((state.uid, state.container), ()),
+                places[state.uid, state.container],
                 _priority(state.reading),
                 tuple(sorted(state.cards)),
             )
             for state in states
-            if state.region and state.region.extended and state.region.managed
+            if (state.uid, state.container) in places
+            and (state.region is None or (state.region.extended and state.region.managed))
         ),
         {gpu.uuid: busy for gpu in gpus if (busy := _busy(gpu)) is not None},
     )
