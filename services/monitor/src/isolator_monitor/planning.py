@@ -11,7 +11,7 @@ from isolator_monitor.targets import Target
 
 
 def plan(states: Iterable[ContainerState], gpus: Iterable[Gpu], targets: Iterable[Target]) -> Plan:
-    """The plan that follows from one view: every container that this project's library counts in a region, or may soon."""
+    """The plan that follows from one view: every container that this project's library counts in a region, or will."""
     places = {(target.uid, target.container): target.region for target in targets if target.region}
     return Plan(
         tuple(
