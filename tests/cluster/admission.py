@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import jsonpatch
-from tests.cluster import certificates
 from tests.cluster.client import Cluster, Object
 from tests.cluster.control_plane import ControlPlane
+
+from isolator_testing.certificates import Authority
 
 HOST = "localhost"
 
@@ -51,16 +52,15 @@ def mutating_webhook(
 
     The API server calls mutating webhooks in the order of their configurations' names. `directory` is empty.
     """
-    authority = certificates.authority(directory)
-    authority.issue(HOST)
+    authority = Authority()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(directory / f"{HOST}.crt", directory / f"{HOST}.key")
+    authority.issue(HOST).write(directory).load(context)
     # The socket is made where the API server is, and stays there.
     with plane.network.entered():
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _handler(change))
     server.socket = context.wrap_socket(server.socket, server_side=True)
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
-    bundle = base64.b64encode(authority.certificate.encode()).decode()
+    bundle = base64.b64encode(authority.certificate).decode()
     webhook: Object = {
         "name": f"{name}.tests.example",
         "admissionReviewVersions": ["v1"],

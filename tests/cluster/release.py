@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tests.cluster import certificates
 from tests.cluster.client import Cluster, Object
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.node import Node, service_image
 from tests.node.runtime import Image
+
+from isolator_testing.certificates import Authority
 
 CHARTS = Path(__file__).parents[2] / "deploy" / "helm"
 UMBRELLA = CHARTS / "kai-resource-isolator"
@@ -95,11 +96,11 @@ def installed(
             release.helm("uninstall", "--ignore-not-found", "--wait", f"--timeout={WAIT_SECONDS}s")
 
 
-def certificate_values(cluster: Cluster, directory: Path, namespace: str) -> dict[str, Any]:
+def certificate_values(cluster: Cluster, namespace: str) -> dict[str, Any]:
     """A certificate of a test authority as a Secret of the namespace, and the values that name it."""
-    authority = certificates.authority(directory)
-    certificate, key = authority.issue(f"{NAME}-webhook.{namespace}.svc")
+    authority = Authority()
+    issued = authority.issue(f"{NAME}-webhook.{namespace}.svc")
     metadata = {"name": "test-tls", "namespace": namespace}
     secret = {"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "metadata": metadata}
-    cluster.apply(secret | {"stringData": {"tls.crt": certificate, "tls.key": key}})
-    return {"tls": {"existingSecret": "test-tls", "caBundle": authority.certificate}}
+    cluster.apply(secret | {"stringData": {"tls.crt": issued.certificate.decode(), "tls.key": issued.key.decode()}})
+    return {"tls": {"existingSecret": "test-tls", "caBundle": authority.certificate.decode()}}

@@ -12,11 +12,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from tests.cluster import certificates, control_plane, programs
+from tests.cluster import control_plane, programs
 from tests.cluster.client import Cluster, Object, connect, path_of, wait_until
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.release import GPU_LABELS, NAME, UMBRELLA, Release, installed, upgrade
 
+from isolator_testing.certificates import Authority
 from isolator_testing.tools import require_root
 
 pytest_plugins = ["tests.cluster.fixtures"]
@@ -83,11 +84,9 @@ def metrics_handler(cluster: Cluster, cpu: str) -> type[http.server.BaseHTTPRequ
 def metrics_api(cluster: Cluster, plane: ControlPlane, directory: Path, cpu: str) -> Iterator[None]:
     """The resource metrics API, which autoscalers read, for the time of a block."""
     host = "metrics.metrics-api.svc"
-    authority = certificates.authority(directory)
-    authority.issue(host)
+    authority = Authority()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    name = host.replace(".", "-")
-    context.load_cert_chain(directory / f"{name}.crt", directory / f"{name}.key")
+    authority.issue(host).write(directory).load(context)
     with plane.network.entered():
         server = http.server.ThreadingHTTPServer((plane.network.address, 0), metrics_handler(cluster, cpu))
     server.socket = context.wrap_socket(server.socket, server_side=True)
@@ -110,7 +109,7 @@ def metrics_api(cluster: Cluster, plane: ControlPlane, directory: Path, cpu: str
         "spec": {
             "group": "metrics.k8s.io", "version": "v1beta1", "groupPriorityMinimum": 100, "versionPriority": 100,
             "service": space | {"name": "metrics", "port": 443},
-            "caBundle": base64.b64encode(authority.certificate.encode()).decode(),
+            "caBundle": base64.b64encode(authority.certificate).decode(),
         },
     }  # fmt: skip
     thread = threading.Thread(target=server.serve_forever, name="metrics API")

@@ -10,7 +10,8 @@ import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.integration.test_chart_values import of_kind, template
+from tests.cluster.rendering import template
+from tests.integration.test_chart_values import of_kind
 
 from isolator_core.requests import per_container
 from isolator_webhook.decision import Skip, decide
