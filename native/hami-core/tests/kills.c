@@ -1,6 +1,7 @@
-/* Programs that allocate without end and are killed at random, or stopped for a while, and one that goes on beside them: what it sees
- * used is never above the limit, and equals what the living hold whenever all others are dead. Prints how many milliseconds the slowest
- * of its calls took, without what its thread stood in the scheduler's queue. Exit status 0 if the books were right all the time.
+/* Programs that allocate without end and are killed at random, or stopped for a while, and one that goes on beside them: what it
+ * sees used is never above the limit, and equals what the living hold whenever all others are dead. Prints how many milliseconds the
+ * slowest of its calls took, without what its thread stood in the scheduler's queue. Exit status 0 if the books were right all the
+ * time.
  * usage: kills PROGRAMS KILLS */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -253,6 +254,7 @@ int main(int argc, char **argv)
     reap(other);
     if (!right || atomic_load(&shared->wrong))
         return 1;
-    printf("slowest call: %.3f ms of %llu\n", (double)atomic_load(&shared->slowest) / 1e6, (unsigned long long)atomic_load(&shared->calls));
+    printf("slowest call: %.3f ms of %llu\n", (double)atomic_load(&shared->slowest) / 1e6,
+           (unsigned long long)atomic_load(&shared->calls));
     return 0;
 }

@@ -39,9 +39,9 @@ struct holdings {
     struct records linear;   /* device pointers; owner: the context, or for pooled memory the pool */
     struct records arrays;   /* array handles; owner: the context */
     struct records handles;  /* of memory and multicast objects; kind: see virtual.c; owner: references */
-    struct records contexts; /* contexts; bytes: what the overhead knows of it; owner: references */
+    struct records contexts; /* contexts; bytes: what the overhead knows; owner: references */
     uint32_t contexts_ended;
-    struct records modules;  /* modules and libraries, and contexts whose limits were raised; bytes: what the overhead knows of it */
+    struct records modules;  /* modules, libraries, and contexts whose limits were raised; bytes: what the overhead knows */
     struct records graphs;   /* executable graphs with memory nodes; bytes: of those */
     struct mappings mappings;
     struct lock pools_lock;

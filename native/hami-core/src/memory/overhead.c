@@ -40,9 +40,9 @@ static bool is_growing(unsigned device)
     return __atomic_load_n(&process->holdings.growing[device], __ATOMIC_ACQUIRE) > 0;
 }
 
-/* What NVML books for this process beside its other charges, read while no charge was made or given back. Another thread in the middle
- * of an allocation makes it too small, never too large: memory is charged before it is taken and released after, and where the driver
- * may take more, nothing is read meanwhile. Under the lock, as all that follows. False: not known. */
+/* What NVML books for this process beside its other charges, read while no charge was made or given back. Another thread in the
+ * middle of an allocation makes it too small, never too large: memory is charged before it is taken and released after, and where
+ * the driver may take more, nothing is read meanwhile. Under the lock, as all that follows. False: not known. */
 static bool look(unsigned device, int64_t *beside)
 {
     enum { TRIES = 4 };
@@ -63,6 +63,8 @@ static void set(struct overhead *overhead, uint64_t known, uint64_t found)
 {
     overhead->known = known;
     __atomic_store_n(&overhead->found, found, __ATOMIC_RELAXED);
+    overhead->charge.kind = CHARGE_OVERHEAD;
+    overhead->charge.payer.device = (unsigned)(overhead - process->holdings.overhead);
     charge_correct(&overhead->charge, known + found);
 }
 
@@ -225,7 +227,7 @@ uint64_t overhead_after_context(const struct overhead_context *context, CUresult
     struct overhead *overhead = overhead_of(device);
     lock_take(&overhead->lock);
     uint64_t cost = context->charge.bytes, charged = overhead->charge.bytes;
-    overhead->charge = (struct charge){{device, NULL}, CHARGE_OVERHEAD, charged + cost};
+    overhead->charge.bytes += cost;
     __atomic_fetch_add(&overhead->contexts, 1, __ATOMIC_RELAXED);
     if (grown(device, &context->before, charged, &growth)) {
         cost = growth > 0 ? (uint64_t)growth : 0;

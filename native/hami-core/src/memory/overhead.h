@@ -1,10 +1,10 @@
 /* Device memory whose size no API tells: contexts, modules, stacks and heaps. One figure a process and device: what NVML books for
  * this process less what is charged for it otherwise, where its PID on the node is known; else an estimate for each context.
  *
- * The figure has two parts. Known is what calls that make or load something were seen to take, or the estimate until NVML is first
- * understood to list this process; it goes when those things go. Found is
- * what is there beside that when memory is about to be refused: code that was loaded late, and the driver's rounding. It is given back
- * as soon as something goes that it may have belonged to, and found again before the next refusal. */
+ * The figure has two parts. Known is what calls that make or load something were seen to take, or the estimate until NVML tells; it
+ * goes when those things go. Found is what is there beside that when memory is about to be refused: code that was loaded late, and
+ * the driver's rounding. It is given back as soon as something goes that it may have belonged to, and found again before the next
+ * refusal. */
 #ifndef OVERHEAD_H
 #define OVERHEAD_H
 

@@ -243,7 +243,8 @@ static CUresult note_binding(uint64_t multicast, const CUdevice *device, uint64_
     return note_use(multicast, place_in_multicast(device ? device_index(*device) : memory.device, offset), length, handle);
 }
 
-static CUresult note_binding_of_address(uint64_t multicast, const CUdevice *device, uint64_t offset, uint64_t length, uint64_t address)
+static CUresult note_binding_of_address(uint64_t multicast, const CUdevice *device, uint64_t offset, uint64_t length,
+                                        uint64_t address)
 {
     uint64_t handle = mappings_handle_at(&process->holdings.mappings, address);
     return handle ? note_binding(multicast, device, offset, length, handle) : CUDA_SUCCESS;
