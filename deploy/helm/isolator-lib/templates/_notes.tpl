@@ -9,8 +9,11 @@ kai-resource-isolator {{ .Chart.AppVersion }} is installed in namespace {{ $name
 {{- with .Values.vramd }}{{ if .enabled }}
   vramd     Deployment {{ include "isolator.workload" (dict "root" $ "part" "vramd") }}
 {{- end }}{{ end }}
+{{- if eq (include "isolator.libraryFrom" .) "image" }}
+  library   image {{ include "isolator.image" (dict "root" . "part" "library") }}, which the kubelet pulls for each sharing pod
+{{- end }}
 {{- with .Values.librarySync }}{{ if include "isolator.libsyncNeeded" $ }}
-  libsync   DaemonSet {{ include "isolator.workload" (dict "root" $ "part" "libsync") }}; the library lies in {{ $.Values.paths.hostDir }} on each node
+  libsync   DaemonSet {{ include "isolator.workload" (dict "root" $ "part" "libsync") }}; {{ ternary "the library lies" "regions lie" (eq (include "isolator.libraryFrom" $) "hostPath") }} in {{ $.Values.paths.hostDir }} on each node
 {{- end }}{{ end }}
 {{- if and (.Values.cleaner | default dict).enabled (include "isolator.regionsOnNode" .) }}
   cleaner   DaemonSet {{ include "isolator.workload" (dict "root" $ "part" "cleaner") }}; removes regions of pods that are gone
