@@ -177,20 +177,23 @@ spec:
 
 {{- define "isolator.webhookCertificate" -}}
 {{- $part := dict "root" . "part" "webhook" -}}
+---
+# In every mode, so that it never comes and goes: helm's client-side rollback cannot patch a Lease that the revision it
+# leaves did not have.
+apiVersion: coordination.k8s.io/v1
+kind: Lease
+metadata:
+  {{- include "isolator.metadata" (merge (dict "name" (printf "%s-webhook-certificate" (include "isolator.fullname" .))) $part) | nindent 2 }}
 {{- if eq (include "isolator.certificateFrom" .) "managed" }}
 {{- $name := include "isolator.certificateSecret" . }}
 ---
-# Empty: the webhook fills both. They exist from the start because a right to create cannot be limited to one name.
+# Empty: the webhook fills Secret and Lease. They exist from the start because a right to create cannot be limited to one
+# name.
 apiVersion: v1
 kind: Secret
 metadata:
   {{- include "isolator.metadata" (merge (dict "name" $name) $part) | nindent 2 }}
 type: Opaque
----
-apiVersion: coordination.k8s.io/v1
-kind: Lease
-metadata:
-  {{- include "isolator.metadata" (merge (dict "name" $name) $part) | nindent 2 }}
 {{- if .Values.rbac.create }}
 {{ include "isolator.role" (merge (dict "rules" (include "isolator.webhookRules" .)) $part) }}
 {{- end }}
