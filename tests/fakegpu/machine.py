@@ -128,10 +128,14 @@ class Machine:
 
     def books(self, device: int = 0) -> Any:
         """The fake driver's own books of one device: see src/books/main.c."""
+        return self.all_books()[device]
+
+    def all_books(self) -> Any:
+        """The same of every device."""
         done = subprocess.run(
             [LIBRARIES / "fakegpu-books"], env=self.environment(), capture_output=True, text=True, check=True
         )
-        return json.loads(done.stdout)["devices"][device]
+        return json.loads(done.stdout)["devices"]
 
     def held(self, process: Process, device: int = 0) -> dict[str, int]:
         """What a process holds of a device, in bytes by kind, without what is zero."""

@@ -657,9 +657,9 @@ class Books(RuleBasedStateMachine):
                 context = program.on(device)
                 if context is not None:
                     self.queries_agree(program, context, device)
-        region = self.container.region()
+        region, books = self.container.region(), self.container.machine.all_books()
         for device in range(DEVICES):
-            theirs = {entry["host_pid"]: entry for entry in self.container.machine.books(device)["processes"]}
+            theirs = {entry["host_pid"]: entry for entry in books[device]["processes"]}
             ours = {process.host_pid: process.memory[device] for process in region.processes if process.memory}
             for program in self.programs:
                 pid = program.client.pid
