@@ -1,5 +1,6 @@
 """A node with something of everything, for what is shown to people and to Prometheus."""
 
+import dataclasses
 import time
 from collections.abc import Callable
 
@@ -10,6 +11,7 @@ from isolator_monitor import readings
 from isolator_monitor.gpus import Gpu
 from isolator_monitor.limit_files import LimitFiles
 from isolator_monitor.node import NodeReading
+from isolator_monitor.plan import Report
 from isolator_monitor.pods import Container, Metadata, Pod, Spec, Status, VolumeMount
 from isolator_monitor.readings import Reading
 from isolator_monitor.view import Observer, View
@@ -65,7 +67,8 @@ def view() -> View:
     )
     found.append(Reading("u-9", "main", None, (), Kind.STRING, "the UUID is b'<img src=x>'"))
     node = NodeReading(time.time(), 0.01, tuple(found), CARDS, "", {}, {}, "")
-    return Observer("/usr/local/vgpu", "kai-resource-reservation").observe(pods, time.time(), node)
+    seen = Observer("/usr/local/vgpu", "kai-resource-reservation").observe(pods, time.time(), node)
+    return dataclasses.replace(seen, steered=True, steering=Report(told=3))
 
 
 @pytest.fixture
