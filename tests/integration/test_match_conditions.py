@@ -30,6 +30,7 @@ KEYS = [
     OURS + "gpu-cores",
     OURS + "priority",
     OURS + "inject",
+    OURS + "request.0",
     "kubernetes.io/config.mirror",
     "gpu-fraction.limit",
     "gpu-memory.limit",
@@ -114,8 +115,9 @@ def test_the_webhook_is_called_for_every_pod_that_it_has_something_to_say_about(
     if not isinstance(decision, Skip):
         assert called
     elif called:
-        # Called for nothing, at the price of a call: annotations of containers that are no request, a priority alone.
-        harmless = (per_container.PREFIX, "nvidia.com/priority")
+        # Called for nothing, at the price of a call: annotations of containers that are no request, a priority alone,
+        # and what only matters when a debug container comes.
+        harmless = (per_container.PREFIX, "nvidia.com/priority", OURS + "request.")
         assert decision.reason in ("hami_scheduler", "other_scheduler") or (
             decision.reason == "no_request" and any(name in json.dumps(pod) for name in harmless)
         )

@@ -90,6 +90,15 @@ def test_a_pod_that_asks_wrongly_sees_no_gpu(world: Any) -> None:
     assert debug["env"] == [VOID]
 
 
+def test_a_pod_whose_author_took_the_request_away_sees_no_gpu(world: Any, running: Any) -> None:
+    """What the webhook wrote does not change after creation; what the author wrote may."""
+    del running["metadata"]["annotations"]["gpu-memory"]
+    for target in ({"targetContainerName": "main"}, {}):
+        outcome, (debug,) = debugged(world, running, {"name": "debug"} | target)
+        assert debug["env"] == [VOID]
+        assert outcome.result == "patched"
+
+
 def test_devices_that_were_asked_for_are_taken_back(world: Any, running: Any) -> None:
     env = [
         {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},

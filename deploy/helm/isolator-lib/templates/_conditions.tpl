@@ -1,6 +1,7 @@
 {{/*
 Which pods ask for a share, in CEL. None of these may err on any pod: an error under `failurePolicy: Fail` refuses it.
-The annotations are KAI's (pkg/common/constants/constants.go) and ours.
+The annotations are KAI's (pkg/common/constants/constants.go) and ours; by those that the webhook made, a running pod still
+is one that shares when its author has taken his own away, and a debug container comes.
 */}}
 
 {{/* Resource names of gpuShareResources that mark a share; a bare nvidia.com/gpu is a whole GPU. */}}
@@ -23,7 +24,7 @@ has(object.metadata.annotations) && (
   'gpu-memory' in object.metadata.annotations || 'gpu-fraction' in object.metadata.annotations ||
   'gpu-fraction-num-devices' in object.metadata.annotations ||
   'kai-resource-isolator.io/gpu-cores' in object.metadata.annotations ||
-  object.metadata.annotations.exists(k, k.startsWith('nvidia.com/container.')))
+  object.metadata.annotations.exists(k, k.startsWith('nvidia.com/container.') || k.startsWith('kai-resource-isolator.io/request.')))
 {{- end -}}
 
 {{- define "isolator.asksByResource" -}}

@@ -5,6 +5,7 @@ import uuid
 import msgspec
 import structlog
 
+from isolator_core.names import REQUEST_ANNOTATION
 from isolator_core.request_file import RequestFileInvalid
 from isolator_webhook import ephemeral, guard, image_volumes, patch
 from isolator_webhook.basis import AskBasis, Basis, Known
@@ -115,10 +116,15 @@ async def _admit(pod: Pod, ask: AskBasis, options: Options, treatment: Treatment
     )
 
 
+def _was_given_shares(pod: Pod) -> bool:
+    """Whether the pod was admitted with shares, which only this annotation still says when its author took his away."""
+    return any(key.startswith(REQUEST_ANNOTATION) for key in pod.annotations)
+
+
 async def _debug(pod: Pod, request: AdmissionRequest, ask: AskBasis, options: Options, treatment: Treatment) -> Outcome:
-    """Ephemeral containers of a pod that shares a GPU; of a pod that asks wrongly they get none."""
+    """Ephemeral containers of a pod that shares a GPU; of one that asks wrongly, or not any more, they get none."""
     decision = decide(pod, options, treatment)
-    if isinstance(decision, Skip):
+    if isinstance(decision, Skip) and not (decision.reason == "no_request" and _was_given_shares(pod)):
         return Outcome("allowed", decision.reason)
     share = decision if isinstance(decision, Share) else None
     before = [container.name for container in _earlier(request)]
