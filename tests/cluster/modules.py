@@ -14,8 +14,6 @@ KUBERNETES = ("1.28.15", "1.29.15", "1.30.14", "1.31.14", "1.32.13", "1.33.13", 
 
 PROMETHEUS_OPERATOR = ("github.com/prometheus-operator/prometheus-operator", "v0.85.0")
 CERT_MANAGER = ("github.com/cert-manager/cert-manager", "v1.21.2")
-RUNNING_CERT_MANAGER = ("github.com/cert-manager/cert-manager", "v1.11.5")
-"""The last version whose programs are in the module itself, as `go/cert-manager` pins it."""
 
 
 def openapi(kubernetes: str) -> Path:

@@ -1,4 +1,4 @@
-"""Kubernetes', etcd's, helm's and cert-manager's own programs, built once from their Go modules and kept in the cache.
+"""Kubernetes', etcd's and helm's own programs, built once from their Go modules and kept in the cache.
 
 Each folder under `go/` pins one set of programs by a go.mod and a go.sum. The cache's key is the hash of that go.mod:
 a changed pin builds anew and an unchanged one never does.
@@ -26,8 +26,6 @@ PROGRESS_SECONDS = 15
 
 _PACKAGES = {
     "etcd": "go.etcd.io/etcd/server/v3",
-    "cert-manager-cainjector": "github.com/cert-manager/cert-manager/cmd/cainjector",
-    "cert-manager-controller": "github.com/cert-manager/cert-manager/cmd/controller",
     "helm3": "helm.sh/helm/v3/cmd/helm",
     "helm4": "helm.sh/helm/v4/cmd/helm",
 } | {
@@ -46,8 +44,7 @@ class BuildError(Exception):
 
 
 def _module_of(program: str, kubernetes: str) -> Path:
-    own = next((name for name in ("helm", "cert-manager") if program.startswith(name)), None)
-    folder = MODULES / (own or f"kubernetes-{kubernetes}")
+    folder = MODULES / ("helm" if program.startswith("helm") else f"kubernetes-{kubernetes}")
     if not folder.is_dir():
         raise BuildError(f"Kubernetes {kubernetes} is not pinned; pinned are {', '.join(KUBERNETES_VERSIONS)}")
     return folder
@@ -122,9 +119,8 @@ def _build(folder: Path, package: str, target: Path) -> None:
 def ensure(program: str, kubernetes: str = DEFAULT_KUBERNETES) -> Path:
     """Path of a program, built on the first call.
 
-    `program` is one of etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kubectl, helm3, helm4,
-    cert-manager-controller, cert-manager-cainjector; `kubernetes` a pinned minor version such as 1.34.
-    Raises BuildError.
+    `program` is one of etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kubectl, helm3, helm4;
+    `kubernetes` a pinned minor version such as 1.34. Raises BuildError.
     """
     if program not in _PACKAGES:
         raise BuildError(f"unknown program {program!r}; known are {', '.join(sorted(_PACKAGES))}")
