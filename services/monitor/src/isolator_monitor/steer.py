@@ -5,7 +5,6 @@ opens nothing but the regions that the server names (`plan.py`).
 """
 
 import signal
-import sys
 import threading
 import time
 from collections import Counter
@@ -38,6 +37,7 @@ IDLE_NS = 20_000_000
 ACTIVE_NS = 10_000_000_000
 REST_NS = 5_000_000_000
 """HAMi's monitor counts `recent_kernel` down that often."""
+SOON_SECONDS = 0.01
 AVOID_NS = 60_000_000_000
 """A region whose locks take too long to look through is left alone for that long."""
 
@@ -153,7 +153,7 @@ class Steering:
     def _show_busy(self, plan: Plan) -> None:
         for key, region in self._regions.items():
             for device, uuid in enumerate(region.uuids):
-                if uuid in plan.busy:
+                if uuid in plan.busy and region.uuids.index(uuid) == device:
                     self._try(key, region.show_busy, device, plan.busy[uuid])
 
     def _meet(self, plan: Plan) -> None:
@@ -214,18 +214,19 @@ class Steering:
 def steer(chosen: SteerSettings) -> int:
     """Steer until SIGTERM."""
     link.check_path("steerer", chosen.steerer_socket)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
     kubelet = [chosen.kubelet_root] if chosen.kubelet_root else []
     for root in (*kubelet, *chosen.region_root):
         if not root.is_dir():
             _log.warning("root_missing", root=str(root))
     steering = Steering({Root.KUBELET: kubelet, Root.REGIONS: chosen.region_root})
     threading.Thread(target=link.answer_plans, args=(steering.adopt, chosen.steerer_socket), daemon=True).start()
-    try:
-        while True:
-            now_ns = time.monotonic_ns()
-            time.sleep(max(steering.step(now_ns) - now_ns, 0) / 1e9)
-    except (SystemExit, KeyboardInterrupt):
-        steering.close()
-        _log.info("stopped")
+    while not ended.is_set():
+        pause = max(steering.step(time.monotonic_ns()) - time.monotonic_ns(), 0) / 1e9
+        # To wait for an event takes longer to come back from.
+        time.sleep(pause) if pause < SOON_SECONDS else ended.wait(pause)
+    steering.close()
+    _log.info("stopped")
     return 0
