@@ -10,9 +10,12 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from isolator_core.region import Kind, RegionError, open_beneath
 from isolator_monitor.orders import AGAIN_NS, LEAST_PAUSES, Order
@@ -167,6 +170,42 @@ def test_a_file_that_is_cut_meanwhile_costs_its_own_container(tmp_path: Path) ->
     opened.give(0, Order.HOLD, BEGIN)
     opened.close()
     assert region.stat().st_size == EXTENSION + 4096 + 136 + 16
+
+
+WRITTEN = (
+    [(EXTENSION + 12_288 + 128 * slot + 72, 8) for slot in range(1024)]
+    + [(EXTENSION + 4096 + 512 * device + 136, 16) for device in range(16)]
+    + [(1856 + 1960 * slot + 1160 + 48 * device + 16, 8) for slot in range(1024) for device in range(16)]
+    + [(RECENT, 4)]
+)
+"""All that the steerer ever writes, as offset and size."""
+PLACES = (0, 4, 8, 56, 64, 160, 2_008_896, RECENT, EXTENSION, EXTENSION + 8, EXTENSION + 12_288, EXTENSION + 12_420)
+
+
+@given(spoilt=st.lists(st.tuples(st.sampled_from(PLACES), st.binary(min_size=1, max_size=8)), max_size=6))
+@settings(max_examples=30, deadline=None)
+def test_whatever_a_region_says_only_those_words_are_written(
+    tmp_path_factory: pytest.TempPathFactory, spoilt: list[tuple[int, bytes]]
+) -> None:
+    directory = tmp_path_factory.mktemp("region")
+    region = write(directory, IMAGE.v1())
+    for offset, data in spoilt:
+        put(region, offset, data)
+    before = bytearray(region.read_bytes())
+    with hold(directory / "usage.lock", [0, 2]) as owners, suppress(RegionError), open_beneath(directory) as descriptor:
+        opened = open_region(descriptor)
+        assert len(opened.uuids) <= 16
+        for device in range(len(opened.uuids)):
+            opened.paid(device)
+            opened.show_busy(device, dict.fromkeys(owners.values(), 42))
+            opened.give(device, Order.HOLD, BEGIN, BEGIN)
+        opened.let_rest()
+        opened.close()
+    after = bytearray(region.read_bytes())
+    assert len(after) == END
+    for offset, size in WRITTEN:
+        before[offset : offset + size] = after[offset : offset + size]
+    assert before == after
 
 
 class Scene:
