@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.cluster.admission import mutating_webhook
-from tests.cluster.client import STRATEGIC_PATCH, Cluster, Object, path_of, wait_until
+from tests.cluster.client import MERGE_PATCH, STRATEGIC_PATCH, Cluster, Object, path_of, wait_until
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.release import Release, installed
 
@@ -117,9 +117,13 @@ def test_a_way_to_another_directory_is_refused(
     assert sentence in answer.message
 
 
-def test_a_debug_container_sees_no_gpu(release: Release) -> None:
+@pytest.mark.parametrize("taken_away", [False, True], ids=["asking", "not asking any more"])
+def test_a_debug_container_sees_no_gpu(release: Release, taken_away: bool) -> None:
     cluster = release.cluster
     stored = cluster.create(pod()).ok()
+    if taken_away:
+        body = {"metadata": {"annotations": {"gpu-memory": None}}}
+        cluster.call("PATCH", path_of(stored | {"kind": "Pod"}), body, content_type=MERGE_PATCH).ok()
     added = {"name": "debugger", "image": "example.invalid/none", "targetContainerName": "main"}
     change = {"spec": {"ephemeralContainers": [added]}, "metadata": {"name": stored["metadata"]["name"]}}
     path = path_of(stored | {"kind": "Pod"}) + "/ephemeralcontainers"
