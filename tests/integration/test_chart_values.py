@@ -1,5 +1,6 @@
 """What the chart makes of its values, without a cluster: sentences for what nobody reads, names, images, budgets."""
 
+import functools
 import json
 import os
 import re
@@ -353,6 +354,7 @@ def test_each_flag_and_variable_is_one_that_the_program_knows() -> None:
     }  # fmt: skip
 
 
+@functools.cache
 def words_of_help(part: str, command: str) -> set[str]:
     """Flags and variables that a program's `--help` names."""
     environment = os.environ | {"COLUMNS": "1000"}
