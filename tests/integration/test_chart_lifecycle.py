@@ -161,8 +161,9 @@ def test_a_certificate_of_ones_own_and_the_next_one_under_load(restored: Release
     cluster = restored.cluster
     values = certificate_values(cluster, SPACE)
     wrong = values["tls"] | {"caBundle": Authority().certificate.decode()}
-    # helm 4 applies on the server, where the webhook's own authority is its to change: the README says so.
-    restored.helm("upgrade", str(UMBRELLA), "--reuse-values", "--force-conflicts", values={"tls": wrong})
+    # On the server, where the webhook's own authority is its to change: the README says so.
+    take = ("--reuse-values", "--server-side=true", "--force-conflicts")
+    restored.helm("upgrade", str(UMBRELLA), *take, values={"tls": wrong})
     told = re.compile(r"the served certificate is not one for [^}]*not_trusted_yet")
     wait_until(lambda: told.search(restored.node.logs()), "the webhook to say that it is not trusted", 300)
     deployment = {"kind": "Deployment", "metadata": {"name": f"{NAME}-webhook-server", "namespace": SPACE}}
