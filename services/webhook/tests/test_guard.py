@@ -93,6 +93,8 @@ def test_labels_authorise_nothing(world: Any) -> None:
     ("annotations", "mounts", "way"),
     [
         ({"cdi.k8s.io/x": "nvidia.com/gpu=all"}, [], "cdi_annotation"),
+        ({"nvidia.cdi.k8s.io/container.main": "management.nvidia.com/gpu=all"}, [], "cdi_annotation"),
+        ({"nvidia.com/container.main.gpus.devices": "GPU-1"}, [], "devices_annotation"),
         ({}, [{"name": "x", "mountPath": "/var/run/nvidia-container-devices/all"}], "device_mount"),
     ],
 )

@@ -47,14 +47,15 @@ false
 {{- end -}}
 
 {{/*
-Pods that can reach a GPU: by the runtime (KAI sets it after this is looked at), by a CDI annotation, or privileged.
+Pods that can reach a GPU: by the runtime (KAI sets it after this is looked at), by an annotation, or privileged.
 */}}
 {{- define "isolator.reachesGpu" -}}
 {{- $classes := list -}}
 {{- range .Values.webhook.guard.nvidiaRuntimeClasses }}{{ $classes = append $classes (printf "'%s'" .) }}{{ end -}}
 (has(object.spec.runtimeClassName) ? object.spec.runtimeClassName in [{{ join ", " $classes }}] : {{ .Values.webhook.guard.nvidiaIsDefaultRuntime }}) ||
 (has(object.spec.schedulerName) && object.spec.schedulerName == '{{ .Values.kai.schedulerName }}') ||
-(has(object.metadata.annotations) && object.metadata.annotations.exists(k, k.startsWith('cdi.k8s.io/'))) ||
+(has(object.metadata.annotations) && object.metadata.annotations.exists(k, k.startsWith('cdi.k8s.io/') ||
+  k.startsWith('nvidia.cdi.k8s.io/') || (k.startsWith('nvidia.com/container.') && k.endsWith('.gpus.devices')))) ||
 (object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : [])).exists(c,
   has(c.securityContext) && has(c.securityContext.privileged) && c.securityContext.privileged) ||
 (has(object.spec.ephemeralContainers) && object.spec.ephemeralContainers.exists(c,

@@ -11,13 +11,15 @@ from msgspec import Struct
 from isolator_core import requests
 from isolator_core.go_numbers import parse_quantity
 from isolator_core.names import container_index
+from isolator_core.requests import per_container
 from isolator_webhook.json_patch import Operation, append
 from isolator_webhook.options import Options
 from isolator_webhook.pod import Container, Pod, WrittenVariable
 
 DEVICES_VARIABLE = "NVIDIA_VISIBLE_DEVICES"
 DEVICE_MOUNTS = "/var/run/nvidia-container-devices"
-CDI_ANNOTATION = "cdi.k8s.io/"
+CDI_ANNOTATIONS = ("cdi.k8s.io/", "nvidia.cdi.k8s.io/")
+"""By these a runtime, or NVIDIA's plugin of it, gives a pod the devices that their values name."""
 _NO_DEVICES = ("void", "none", "")
 _VOID = WrittenVariable(DEVICES_VARIABLE, value="void")
 
@@ -102,19 +104,30 @@ def _by_mount(container: Container) -> Finding | None:
     return None
 
 
+def _by_annotation(key: str, value: str) -> Finding | None:
+    """Devices that an annotation gives: by CDI, or as KAI's binder lists them, which writes that after the creation.
+
+    Source of the latter: KAI, pkg/admission/webhook/v1alpha2/nvfractions, which lets nobody but the binder write it.
+    """
+    if key.startswith(CDI_ANNOTATIONS) and "nvidia.com/" in value:
+        return Finding("cdi_annotation", f"annotation {key} asks for {value}", remedy=False)
+    if key.startswith(per_container.PREFIX) and key.endswith(per_container.DEVICES):
+        return Finding("devices_annotation", f"annotation {key} asks for {value}", remedy=False)
+    return None
+
+
 def examine(pod: Pod, before: Iterable[str], options: Options, *, created: bool) -> Guarded:
     """Find the ways to a GPU in a pod, and take away those that can be.
 
     `created`: the pod is new; otherwise only its new ephemeral containers may change. What is not in the pod is not
     seen: other names for the runtime's variable, other runtimes, nodes' own device files in privileged containers.
     """
-    findings = []
+    findings: list[Finding] = []
     operations: list[Operation] = []
     voided: list[str] = []
     if created:
-        for key, value in pod.annotations.items():
-            if key.startswith(CDI_ANNOTATION) and "nvidia.com/" in value:
-                findings.append(Finding("cdi_annotation", f"annotation {key} asks for {value}", remedy=False))
+        annotated = (_by_annotation(key, value) for key, value in pod.annotations.items())
+        findings += [one for one in annotated if one is not None]
     nvidia = under_nvidia_runtime(pod, options)
     for where, container in _unasked(pod, before, options):
         if not created and "/ephemeralContainers/" not in where:
