@@ -73,6 +73,15 @@ def test_a_region_on_the_node_cannot_be_mounted(world: Any) -> None:
         assert "kubectl exec" in notice
 
 
+def test_where_no_target_has_a_gpu_none_is_offered(world: Any) -> None:
+    on_the_node = Options(region="hostPath")
+    pod = world.defaulted(world.admitted(world.a_pod({"gpu-memory": "1"}), options=on_the_node))
+    outcome, _ = debugged(world, pod, {"name": "debug"}, options=on_the_node)
+    assert outcome.notices[0].endswith(
+        "accepted for a GPU is a process in a container with a share (kubectl exec), main"
+    )
+
+
 def test_a_region_from_before_the_choice_is_mounted_as_it_is(world: Any, running: Any) -> None:
     added = {"name": "debug", "targetContainerName": "main"}
     _, (debug,) = debugged(world, running, added, options=Options(region="hostPath"))

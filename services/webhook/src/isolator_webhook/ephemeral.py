@@ -4,7 +4,7 @@ Only the ephemeral containers of a pod may change there, and they may mount what
 (Kubernetes: pkg/apis/core/validation, ValidatePodEphemeralContainersUpdate).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from isolator_core import names
@@ -35,6 +35,14 @@ def _by_sub_path(pod: Pod, request: Request) -> str | None:
     return None
 
 
+def _instead(pod: Pod, shares: Mapping[str, Request]) -> str:
+    """What gives a debugger the GPU, by the names of the containers with a share."""
+    targets = [name for name, request in shares.items() if _by_sub_path(pod, request) is None]
+    if targets or not shares:
+        return f"a target (--target) with a share, {', '.join(targets) or 'which no container of this pod has'}"
+    return f"a process in a container with a share (kubectl exec), {', '.join(shares)}"
+
+
 def build(pod: Pod, before: Iterable[str], share: Share | None, basis: Basis, options: Options) -> Patch:
     """The patch for ephemeral containers that are not among the names `before`.
 
@@ -54,7 +62,7 @@ def build(pod: Pod, before: Iterable[str], share: Share | None, basis: Basis, op
             operations += [*patch_mounts(container, where, ()), *guard.void(container, where)]
             told.append(
                 f"ephemeral container {container.name}: it sees no GPU ({guard.DEVICES_VARIABLE}=void): accepted for a "
-                f"GPU is a target (--target) with a share, {', '.join(shares) or 'which no container of this pod has'}"
+                f"GPU is {_instead(pod, shares)}"
             )
             continue
         reason = _by_sub_path(pod, request)
