@@ -237,9 +237,8 @@ static void own_pools(void)
     OK(cuCtxDestroy_v2(other));
     OK(cuCtxSetCurrent(context));
     RIGHT(charged() >= 40 * MIB);
+    OK(cuCtxCreate_v2(&other, 0, device));
     OK(cuDevicePrimaryCtxReset_v2(device));
-    OK(cuDevicePrimaryCtxRetain(&context, device));
-    OK(cuCtxSetCurrent(context));
     IS(charged(), 0);
 }
 
@@ -844,6 +843,20 @@ static void estimates_go_with_their_contexts(void)
     IS(charged(), more);
 }
 
+/* NVML tells once the second of two estimated contexts is gone. */
+static void an_estimate_that_is_gone_counts_no_more(void)
+{
+    CUcontext second;
+    OK(cuCtxCreate_v2(&second, 0, device));
+    OK(cuCtxDestroy_v2(second));
+    OK(cuCtxSetCurrent(context));
+    IS(charged(), 0);
+    OK(cuCtxCreate_v2(&second, 0, device));
+    IS(charged(), CONTEXT);
+    OK(cuDevicePrimaryCtxRelease_v2(device));
+    IS(charged(), 0);
+}
+
 static void *use_a_pool(void *nothing)
 {
     CUmemPoolProps props = pool_properties(CU_MEM_LOCATION_TYPE_DEVICE, device);
@@ -1007,6 +1020,7 @@ static const struct {
     SCENARIO(pools_that_grow_are_no_overhead)
     SCENARIO(an_estimate_gives_way_to_what_nvml_says)
     SCENARIO(estimates_go_with_their_contexts)
+    SCENARIO(an_estimate_that_is_gone_counts_no_more)
 };
 
 int main(int argc, char **argv)

@@ -43,6 +43,12 @@ TEST(estimates_go_with_their_contexts)
     play("estimates_go_with_their_contexts", "nvmlDeviceGetComputeRunningProcesses*=error:3");
 }
 
+TEST(an_estimate_that_is_gone_counts_no_more)
+{
+    play("an_estimate_that_is_gone_counts_no_more",
+         "nvmlDeviceGetComputeRunningProcesses_v3=error:3@1;nvmlDeviceGetComputeRunningProcesses_v3=error:3@2");
+}
+
 TEST(pools_that_grow_are_no_overhead)
 {
     play("pools_that_grow_are_no_overhead", "cuMemPoolGetAttribute=sleep:2000");
