@@ -108,6 +108,16 @@ def test_a_program_finds_nothing_changed(pair: Pair, state: Path, way: str) -> N
     pair.check(state, *([way] if way else []), status=7)
 
 
+def test_a_program_that_enumerates_symbols(pair: Pair) -> None:
+    for libc in (builds.OLDEST, "gnu.2.36"):
+        program = builds.program("symbols", "x86_64", "-ldl", build="symbols", libc=libc)
+        ours, empty = pair.run(program, pair.container.library)
+        assert ours == empty
+        assert (ours.status, ours.errors) == (0, "")
+        assert ours.output.count("/libc.so.6\n") > 2000
+        assert f"object {pair.container.library}: read\n" in ours.output
+
+
 def test_old_and_new_programs_and_ones_bound_lazily(pair: Pair) -> None:
     for libc in (builds.OLDEST, "gnu.2.36"):
         for binding in ("-Wl,-z,lazy", "-Wl,-z,now"):

@@ -109,7 +109,8 @@ MUTANTS = (
     Mutant("the first device pays for all", "devices.c", "        if (devices[i].handle == device)\n            return devices[i].index;",
            "        if (devices[i].handle == device || i == 0)\n            return devices[0].index;", "devices other_card"),
     Mutant("others' captures are disturbed", "quiet.h", "quiet.changed = cuda.cuThreadExchangeStreamCaptureMode(&quiet.before) == CUDA_SUCCESS;", "", "captures"),
-    Mutant("a name is enough to be the driver's", "hooks.c", "return address && address == *hook->driver ? hook->wrapper : address;", "return address ? hook->wrapper : address;", "lookup"),
+    Mutant("a name is enough to be the driver's", "hooks.c", "return address && address == *driver_function(hook) ? hook_wrapper(hook) : address;",
+           "return address ? hook_wrapper(hook) : address;", "lookup"),
     Mutant("exports that are seen without a driver", "dlsym.c", "    if (address == hook_wrapper(hook))\n        return (struct route){NULL, without_us(ask, hook, name)};\n",
            "", "lookup"),
     Mutant("records that end a probe", "records.c", "if (((at - wanted) & mask) >= ((at - hole) & mask)) {", "if (0) {", "records"),
@@ -161,7 +162,7 @@ MUTANTS = (
     Mutant("who gives way fills the card", "compute/orders.c", "bool fits = waiting + ns <= ORDER_AT_MOST;", "bool fits = ns <= ORDER_AT_MOST;", "compute_orders gives_way_launches"),
     Mutant("a slow first launch counts for good", "compute/costs.h", "enum { SURE = 4 };", "enum { SURE = 1 };", "slow_first_launch"),
     Mutant("launches without a cap are owed", "compute/turn.c", "        bucket_count(bucket_of(device), price);", "        bucket_pay(bucket_of(device), price);", "not_owed"),
-    Mutant("handlers run while something is held", "signals.h", "sigprocmask(SIG_BLOCK, &held, &before);", "sigprocmask(SIG_BLOCK, NULL, &before);", "jumps_away"),
+    Mutant("handlers run while something is held", "signals.h", "signals_mask(SIG_BLOCK, &held, &before);", "signals_mask(SIG_BLOCK, NULL, &before);", "jumps_away"),
     Mutant("meters that a handler left are lost", "compute/turn.c", "        meters_abandon(&compute->meters);\n", "        (void)0;\n", "loses_no_meter"),
 )  # fmt: skip
 
