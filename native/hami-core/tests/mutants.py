@@ -99,7 +99,7 @@ MUTANTS = (
     Mutant("a context's limits outlive it", "memory/modules.c", "                                                            .owner = (uintptr_t)payer->context});\n}\n\nstatic CUresult unloaded",
            "                                                            .owner = 1});\n}\n\nstatic CUresult unloaded", "limits_of_a_context"),
     Mutant("an estimate for ever", "memory/overhead.c", "        overhead->known = seen + kept;\n", "", "estimate"),
-    Mutant("an estimate that outlives its context", "memory/overhead.c", "less(overhead->estimated, estimated ? had : 0)", "less(overhead->estimated, 0)", "estimates_go"),
+    Mutant("an estimate that outlives its context", "memory/overhead.c", "less(overhead->estimated, estimated ? had : 0)", "less(overhead->estimated, 0)", "that_is_gone"),
     Mutant("graph memory that outlives its context", "memory/contexts.c", "    graphs_settle();\n", "", "graph_memory"),
     Mutant("a green context's memory outlives the primary one", "charge.c", "    return primary ? primary : context;", "    return primary ? context : context;", "green"),
     Mutant("an unloaded module stays charged", "memory/modules.c", "        overhead_gone(record->device, record->bytes);", "        (void)record;", "modules"),
