@@ -1,6 +1,5 @@
 """libvgpu.so: what it adds to the start of a program without CUDA."""
 
-import statistics
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -11,8 +10,7 @@ from tests.everywhere import builds
 from tests.everywhere.container import machine_library
 
 CLIENT = Path(__file__).parent / "native_start_client.c"
-SPAWNS = 500
-ROUNDS = 11
+SPAWNS = 5000
 START_BUDGET = 1.5
 
 
@@ -27,23 +25,19 @@ def rows() -> Iterator[Row]:
         yield start_row(client, empty, bare)
 
 
-def start_microseconds(client: Path, preload: Path | None) -> float:
-    """Of /bin/true, see the client."""
-    environment = {"BENCH_PRELOAD": str(preload)} if preload else {}
-    command = [str(client), str(SPAWNS), "/bin/true"]
-    return int(subprocess.run(command, env=environment, check=True, capture_output=True).stdout) / 1e3
+def start_microseconds(client: Path, *preloads: Path | None) -> list[float]:
+    """Of /bin/true with each library, in turns: see the client."""
+    libraries = [str(preload) if preload else "" for preload in preloads]
+    done = subprocess.run([client, str(SPAWNS), "/bin/true", *libraries], check=True, capture_output=True, text=True)
+    return [int(line) / 1e3 for line in done.stdout.split()]
 
 
 def start_row(client: Path, empty: Path, bare: Path) -> Row:
-    """Rounds alternate between no library, an empty one as anyone builds it, a bare one without even libc, and ours.
+    """Starts without a library, with an empty one as anyone builds it, a bare one without even libc, and ours.
 
     The budget is a ratio to the empty one; what the bare one adds is the least that any preloaded file can add.
     """
-    rounds = [
-        [start_microseconds(client, preload) for preload in (None, empty, bare, machine_library())]
-        for _ in range(ROUNDS)
-    ]
-    without, *with_one = (statistics.median(column) for column in zip(*rounds, strict=True))
+    without, *with_one = start_microseconds(client, None, empty, bare, machine_library())
     of_empty, of_bare, of_ours = (taken - without for taken in with_one)
     ratio = of_ours / of_empty
     return Row(
