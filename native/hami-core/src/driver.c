@@ -151,3 +151,11 @@ bool driver_load_nvml(void)
 {
     return driver_find_nvml() || (open_library("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL) && driver_find_nvml());
 }
+
+bool driver_begin_nvml(void)
+{
+    static bool begun;
+    if (!__atomic_load_n(&begun, __ATOMIC_ACQUIRE) && driver_load_nvml() && nvml.nvmlInit_v2() == NVML_SUCCESS)
+        __atomic_store_n(&begun, true, __ATOMIC_RELEASE);
+    return __atomic_load_n(&begun, __ATOMIC_ACQUIRE);
+}

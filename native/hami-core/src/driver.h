@@ -40,4 +40,7 @@ bool driver_find_nvml(void);
 /* Loads libnvidia-ml.so.1 if the program has not. False: there is none. */
 bool driver_load_nvml(void);
 
+/* The same, begun once and kept for what asks often: beginning NVML takes longer than what is asked. False: NVML is not to be had now. */
+bool driver_begin_nvml(void);
+
 #endif

@@ -57,9 +57,5 @@ static bool find_process(nvmlDevice_t device, uint32_t pid, uint64_t *bytes)
 bool nvml_process_memory(const char *uuid, uint32_t pid, uint64_t *bytes)
 {
     nvmlDevice_t device;
-    if (!driver_load_nvml() || nvml.nvmlInit_v2() != NVML_SUCCESS)
-        return false;
-    bool found = nvml.nvmlDeviceGetHandleByUUID(uuid, &device) == NVML_SUCCESS && find_process(device, pid, bytes);
-    nvml.nvmlShutdown();
-    return found;
+    return driver_begin_nvml() && nvml.nvmlDeviceGetHandleByUUID(uuid, &device) == NVML_SUCCESS && find_process(device, pid, bytes);
 }

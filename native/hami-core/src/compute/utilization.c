@@ -10,19 +10,6 @@
 
 enum { SAMPLES = 1024 };
 
-/* NVML is begun once and kept: beginning it takes longer than what is asked. */
-static bool nvml_begun(void)
-{
-    static uint32_t state;
-    enum { UNTRIED, BEGUN, FAILED };
-    uint32_t now = __atomic_load_n(&state, __ATOMIC_ACQUIRE);
-    if (now == UNTRIED) {
-        now = driver_load_nvml() && nvml.nvmlInit_v2() == NVML_SUCCESS ? BEGUN : FAILED;
-        __atomic_store_n(&state, now, __ATOMIC_RELEASE);
-    }
-    return now == BEGUN;
-}
-
 static const nvmlProcessUtilizationSample_t *newest_of(const nvmlProcessUtilizationSample_t *samples, unsigned count, uint32_t pid)
 {
     const nvmlProcessUtilizationSample_t *newest = NULL;
@@ -95,7 +82,7 @@ static bool ask(unsigned device, nvmlProcessUtilizationSample_t *samples, uint64
 bool utilization_of_container(unsigned device, uint64_t *seen, unsigned *percent)
 {
     int saved = errno;
-    nvmlProcessUtilizationSample_t *samples = nvml_begun() ? malloc(SAMPLES * sizeof(*samples)) : NULL;
+    nvmlProcessUtilizationSample_t *samples = driver_begin_nvml() ? malloc(SAMPLES * sizeof(*samples)) : NULL;
     bool known = samples && ask(device, samples, seen, percent);
     free(samples);
     errno = saved;
