@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.everywhere import builds, compatibility
+from tests.everywhere import bindings, builds, compatibility
 from tests.everywhere.container import Ended
 from tests.everywhere.roots import (
     MUSL,
@@ -31,9 +31,9 @@ KINDS = {
 }
 
 
-def _check(request: pytest.FixtureRequest, root: Root, system: str, program_libc: str, results: dict[str, str]) -> None:
+def _check(request: pytest.FixtureRequest, root: Root, system: str, kind: str, results: dict[str, str]) -> None:
     write = bool(request.config.getoption("--write-compatibility", default=False))
-    compatibility.check(f"{root.machine}, {KINDS[program_libc]}", system, results, write=write)
+    compatibility.check(f"{root.machine}, {kind}", system, results, write=write)
 
 
 @pytest.fixture(scope="module", params=SYSTEMS)
@@ -53,7 +53,7 @@ def system(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def test_memory_is_capped_for_old_programs(request: pytest.FixtureRequest, system: tuple[str, Root]) -> None:
     suite, root = system
     results = try_ways(root, builds.OLDEST, builds.OLDEST, "/usr/lib/x86_64-linux-gnu")
-    _check(request, root, SYSTEMS[suite], builds.OLDEST, results)
+    _check(request, root, SYSTEMS[suite], KINDS[builds.OLDEST], results)
 
 
 @pytest.mark.roots
@@ -63,7 +63,32 @@ def test_memory_is_capped_for_new_programs(request: pytest.FixtureRequest, syste
     if suite == "bullseye":
         pytest.skip("programs built for glibc 2.36 do not start on 2.31")
     results = try_ways(root, builds.OLDEST, NEW, "/usr/lib/x86_64-linux-gnu")
-    _check(request, root, SYSTEMS[suite], NEW, results)
+    _check(request, root, SYSTEMS[suite], KINDS[NEW], results)
+
+
+@pytest.mark.roots
+@pytest.mark.root
+@pytest.mark.parametrize("suite", bindings.PYTHON)
+def test_memory_is_capped_for_the_python_bindings(request: pytest.FixtureRequest, tmp_path: Path, suite: str) -> None:
+    require_root()
+    try:
+        root = debian_root(tmp_path / "root", suite, "python3")
+        client = bindings.folder(suite)
+    except debian.Unavailable as reason:
+        skip_or_fail(str(reason))
+    shutil.copytree(client, root.folder / "usr/lib/python3/dist-packages", dirs_exist_ok=True)
+    put_driver(root.folder / "usr/lib/x86_64-linux-gnu", builds.fakegpu(root.machine))
+    program = ("/usr/bin/python3", "-W", "error", "-c", bindings.PROGRAM)
+    results = {}
+    for way, environment in bindings.ways(suite).items():
+        assert root.run(*program, environment=environment) == Ended(0, "not capped\n", "")
+        put_library(root.folder, root.machine)
+        ended = root.run(*program, environment=environment)
+        assert (ended.status, ended.output) == (0, "capped\n"), ended
+        shutil.rmtree(root.folder / "usr/local/vgpu")
+        (root.folder / "etc/ld.so.preload").unlink()
+        results[way] = "capped"
+    _check(request, root, SYSTEMS[suite], "NVIDIA's Python bindings", results)
 
 
 @pytest.mark.roots
@@ -180,7 +205,7 @@ def test_memory_is_capped_on_aarch64(
     require_root()
     root = _libc_root(tmp_path, "aarch64", suite)
     results = try_ways(root, builds.OLDEST, program_libc, "/usr/lib/aarch64-linux-gnu")
-    _check(request, root, SYSTEMS[suite], program_libc, results)
+    _check(request, root, SYSTEMS[suite], KINDS[program_libc], results)
 
 
 def _libc_root(tmp_path: Path, machine: str, suite: str) -> Root:
@@ -208,4 +233,4 @@ def test_memory_is_capped_under_musl(request: pytest.FixtureRequest, tmp_path: P
     results = try_ways(
         root, "musl", "musl", f"/lib/{machine}-linux-musl", environment={"LD_PRELOAD": "/usr/local/vgpu/libvgpu.so"}
     )
-    _check(request, root, MUSL[suite], "musl", results)
+    _check(request, root, MUSL[suite], KINDS["musl"], results)
