@@ -1,16 +1,18 @@
 """Programs that do not use CUDA behave as with an empty library in our library's place, at the same path."""
 
 import re
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from signal import SIGTERM
 
 import pytest
 from tests.cluster.programs import BuildError
 from tests.everywhere import builds
-from tests.everywhere.container import Container, Ended, machine_gpu, machine_library, make_container
+from tests.everywhere.container import UID, Container, Ended, machine_gpu, machine_library, make_container
 from tests.everywhere.seccomp import docker_filter
 
 from isolator_testing import debian
@@ -32,80 +34,121 @@ class Pair:
     ours: bytes
     empty: bytes
 
-    def run(self, *command: str | Path, **variables: str) -> tuple[Ended, Ended]:
+    def run(self, *command: str | Path) -> tuple[Ended, Ended]:
         """How a program ends with each."""
         ended = []
         for content in (self.ours, self.empty):
             self.container.library.write_bytes(content)
-            ended.append(self.container.run(*command, **variables))
+            ended.append(self.container.run(*command))
         return ended[0], ended[1]
 
-    def check(self, *command: str | Path, status: int | None = None, **variables: str) -> None:
-        ours, empty = self.run(*command, **variables)
+    def check(self, *command: str | Path, status: int) -> None:
+        """Both must end the same, and with this status: it tells that the program did run."""
+        ours, empty = self.run(*command)
         assert ours == empty
-        assert status is None or ours.status == status, ours
+        assert empty.status == status, empty
 
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
-    """In a folder that every user may enter, and without a driver."""
+    """In a folder that every user may enter, outside /tmp, which a surrounding covers; without a driver."""
     empty = builds.program("empty", "x86_64", "-shared", "-fPIC", "-nostdlib", build="empty")
-    with tempfile.TemporaryDirectory(prefix="everywhere-") as name:
+    with tempfile.TemporaryDirectory(prefix="everywhere-", dir="/var/tmp") as name:
         Path(name).chmod(0o755)
         container = make_container(Path(name) / "c", machine_library(), None)
         yield Pair(container, machine_library().read_bytes(), empty.read_bytes())
 
 
-@pytest.fixture(scope="session")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("compiled")
-    (folder / "hello.go").write_text(GO)
-    (folder / "hello.rs").write_text(RUST)
-    go, rustc = require("go", package="golang-go"), require("rustc", package="rustc")
-    for cgo in ("0", "1"):
-        with_cgo = {"PATH": str(go.parent) + ":/usr/bin:/bin", "HOME": str(Path.home()), "CGO_ENABLED": cgo}
-        target = folder / f"go-{cgo}"
-        subprocess.run(
-            [go, "build", "-o", target, folder / "hello.go"], env=with_cgo | {"GO111MODULE": "off"}, check=True
-        )
-    subprocess.run([rustc, "-o", folder / "rust", folder / "hello.rs"], check=True, capture_output=True)
-    return {name: folder / name for name in ("go-0", "go-1", "rust")}
-
-
-COMMANDS = {
-    "shell": ("sh", "-c", "umask; trap; env | sort; ulimit -a; ls /nonexistent; exit 3"),
-    "login shell": ("bash", "-lc", "set -o; echo $BASHOPTS; exec 2>&1; cd /nonexistent"),
-    "python": ("python3", "-I", "-c", PYTHON),
-    "curl": ("curl", "--version"),
-    "git": ("git", "--exec-path"),
-    "node": ("node", "-e", "console.log(process.versions.v8, Object.keys(process.env)); process.exit(4)"),
-    "perl": ("perl", "-e", "print join(' ', sort keys %SIG), $?; kill 'TERM', $$"),
-    "tar": ("tar", "--list", "--file", "/nonexistent"),
+PROGRAMS = {
+    "shell": (("sh", "-c", "umask; trap; env | sort; ulimit -a; ls /nonexistent; exit 3"), 3),
+    "login shell": (("bash", "-lc", "set -o; echo $BASHOPTS; exec 2>&1; cd /nonexistent"), 1),
+    "python": (("python3", "-I", "-c", PYTHON), 0),
+    "curl": (("curl", "--version"), 0),
+    "git": (("git", "--exec-path"), 0),
+    "node": (("node", "-e", "console.log(process.versions.v8, Object.keys(process.env)); process.exit(4)"), 4),
+    "perl": (("perl", "-e", "print join(' ', sort keys %SIG), $?; kill 'TERM', $$"), 128 + SIGTERM),
+    "tar": (("tar", "--list", "--file", "/nonexistent"), 2),
+    "go": (("go-0",), 5),
+    "go with cgo": (("go-1",), 5),
+    "rust": (("rust",), 6),
+    "all that a program sees": (("state",), 7),
+    "closes all descriptors": (("state", "close"), 7),
+    "a tiny stack": (("state", "tiny"), 7),
+    "enumerates symbols": (("symbols", "LIBRARY"), 0),
 }
+"""Ordinary programs with their arguments, where LIBRARY stands for our path, and the exit status of each."""
+
+PACKAGES = {"node": "nodejs"}
+OPTIONS = {"state": ("-Wno-unused-result", "-ldl", "-pthread"), "symbols": ("-ldl",)}
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_ordinary_programs_end_the_same(pair: Pair, name: str) -> None:
-    program, *arguments = COMMANDS[name]
-    packages = {"node": "nodejs", "python3": "python3"}
-    pair.check(require(program, package=packages.get(program, program)), *arguments)
+def _make_go(target: Path) -> None:
+    source = target.with_suffix(".go")
+    source.write_text(GO)
+    go = require("go", package="golang-go")
+    variables = {"PATH": f"{go.parent}:/usr/bin:/bin", "HOME": str(Path.home())}
+    settings = {"CGO_ENABLED": target.name.removeprefix("go-"), "GO111MODULE": "off"}
+    subprocess.run([go, "build", "-o", target, source], env=variables | settings, check=True)
 
 
-@pytest.mark.parametrize(("name", "status"), [("go-0", 5), ("go-1", 5), ("rust", 6)])
-def test_programs_of_other_languages_end_the_same(
-    pair: Pair, compiled: dict[str, Path], name: str, status: int
+def _make_rust(target: Path) -> None:
+    source = target.with_suffix(".rs")
+    source.write_text(RUST)
+    rustc = require("rustc", package="rustc")
+    subprocess.run([rustc, "-o", target, source], check=True, capture_output=True)
+
+
+def _make_c(target: Path) -> None:
+    shutil.copy(builds.program(target.name, "x86_64", *OPTIONS[target.name], build=target.name), target)
+
+
+MADE = {"go-0": _make_go, "go-1": _make_go, "rust": _make_rust, "state": _make_c, "symbols": _make_c}
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[Path]:
+    """Folder for what is made here, which every user may enter."""
+    with tempfile.TemporaryDirectory(prefix="everywhere-", dir="/var/tmp") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.fixture(params=PROGRAMS)
+def program(request: pytest.FixtureRequest, made: Path, pair: Pair) -> tuple[str, list[str], int]:
+    """One of PROGRAMS: its name, its command and its exit status."""
+    (file, *arguments), status = PROGRAMS[request.param]
+    if file in MADE:
+        found = made / file
+        if not found.exists():
+            MADE[file](found)
+    else:
+        # The system's, which every user may start, before one that is in somebody's home.
+        system = shutil.which(file, path="/usr/bin:/bin")
+        found = Path(system) if system else require(file, package=PACKAGES.get(file, file))
+    words = [str(pair.container.library) if word == "LIBRARY" else word for word in arguments]
+    return request.param, [str(found), *words], status
+
+
+def test_ordinary_programs_end_the_same(pair: Pair, program: tuple[str, list[str], int]) -> None:
+    _, command, status = program
+    pair.check(*command, status=status)
+
+
+def test_a_directory_in_place_of_the_library_is_named_by_the_loader_alone(
+    pair: Pair, program: tuple[str, list[str], int]
 ) -> None:
-    pair.check(compiled[name], status=status)
-
-
-@pytest.fixture
-def state() -> Path:
-    return builds.program("state", "x86_64", "-Wno-unused-result", "-ldl", "-pthread", build="state")
-
-
-@pytest.mark.parametrize("way", ["", "close", "tiny"])
-def test_a_program_finds_nothing_changed(pair: Pair, state: Path, way: str) -> None:
-    pair.check(state, *([way] if way else []), status=7)
+    name, command, status = program
+    library = pair.container.library
+    without = pair.container.run(*command, preload="", LD_PRELOAD="")
+    library.unlink()
+    library.mkdir()
+    ended = pair.container.run(*command)
+    said = rf"ERROR: ld\.so: object '{library}' from LD_PRELOAD cannot be preloaded \(.*\): ignored\.\n"
+    rest, times = re.subn(said, "", ended.errors)
+    # Go without C is static: no loader.
+    assert (times == 0) == (name == "go")
+    assert Ended(ended.status, ended.output.replace(f"LD_PRELOAD={library}", "LD_PRELOAD="), rest) == without
+    assert without.status == status, without
 
 
 def test_a_program_that_enumerates_symbols(pair: Pair) -> None:
@@ -130,59 +173,25 @@ def test_a_static_program_never_meets_the_library(pair: Pair) -> None:
     pair.check(static, status=9)
 
 
-CONDITIONS = {
-    "limits is a file": 'rm -r "$C/vgpu/limits" && : > "$C/vgpu/limits"',
-    "the request is a directory": 'rm "$C/vgpu/limits/request" && mkdir "$C/vgpu/limits/request"',
-    "the region is a directory": 'mkdir -p "$C/vgpu/containers/uid_main/usage.cache"',
-    "nobody may read the limits": 'chmod 0 "$C/vgpu/limits"',
-}
-
-
-@pytest.mark.parametrize("name", CONDITIONS)
-def test_what_is_broken_matters_to_cuda_alone(pair: Pair, state: Path, name: str) -> None:
-    folder = str(pair.container.folder)
-    subprocess.run(["sh", "-ec", CONDITIONS[name]], env={"C": folder, "PATH": "/usr/bin:/bin"}, check=True)
-    pair.check(state, status=7)
-
-
-def as_nobody() -> tuple[str | Path, ...]:
-    return require("setpriv", package="util-linux"), "--reuid=65534", "--regid=65534", "--clear-groups"
-
-
+AS_NOBODY = 'exec setpriv --reuid=65534 --regid=65534 --clear-groups "$@"'
+SECCOMP = "the seccomp profile that runtimes have by default"
 SURROUNDINGS = {
-    "read-only root": 'mount -o remount,bind,ro / && exec "$@"',
+    "limits is a file": 'rm -rf "$0/vgpu/limits"; : > "$0/vgpu/limits"; exec "$@"',
+    "limits is a directory without a request": 'rm -rf "$0/vgpu/limits"; mkdir "$0/vgpu/limits"; exec "$@"',
+    "the request is a directory": 'rm -rf "$0/vgpu/limits/request"; mkdir "$0/vgpu/limits/request"; exec "$@"',
+    "the region is a directory": f'mkdir -p "$0/vgpu/containers/{UID}_main/usage.cache"; exec "$@"',
+    "the user may not read the limits": f'chmod 0 "$0/vgpu/limits"; {AS_NOBODY}',
+    "another user": AS_NOBODY,
+    "read-only root": 'mount -o remount,bind,ro /; exec "$@"',
     "full disk": """mount -t tmpfs -o size=4k none /tmp; cd /tmp; head -c 9999 /dev/zero 2>&1 >full || exec "$@" """,
-    "no /proc": 'mount -t tmpfs none /proc && exec "$@"',
-    "no /dev": 'mount -t tmpfs none /dev && exec "$@"',
+    "no /proc": 'mount -t tmpfs none /proc; exec "$@"',
+    "no /dev": 'mount -t tmpfs none /dev; exec "$@"',
+    SECCOMP: 'exec "$@"',
 }
+"""What a program may meet, as scripts that start it there. `$0` is the container's folder."""
 
-
-@pytest.fixture
-def elsewhere(pair: Pair, state: Path) -> Iterator[tuple[Pair, Path]]:
-    """The pair and the program outside /tmp, which some surroundings cover."""
-    with tempfile.TemporaryDirectory(prefix="everywhere-", dir="/var/tmp") as name:
-        Path(name).chmod(0o755)
-        container = make_container(Path(name) / "c", machine_library(), None)
-        program = Path(name) / "state"
-        program.write_bytes(state.read_bytes())
-        program.chmod(0o755)
-        yield Pair(container, pair.ours, pair.empty), program
-
-
-@pytest.mark.root
-@pytest.mark.parametrize("name", SURROUNDINGS)
-def test_where_a_program_runs_does_not_matter(elsewhere: tuple[Pair, Path], name: str) -> None:
-    require_root()
-    pair, state = elsewhere
-    unshare = require("unshare", package="util-linux")
-    pair.check(unshare, "--mount", "sh", "-ec", SURROUNDINGS[name], "sh", state, status=7)
-
-
-@pytest.mark.root
-def test_as_another_user(elsewhere: tuple[Pair, Path]) -> None:
-    require_root()
-    pair, state = elsewhere
-    pair.check(*as_nobody(), state, status=7)
+OTHERWISE = {("no /dev", "git"): 128, ("no /dev", "perl"): 2}
+"""Exit status of what cannot run in a surrounding, whatever is preloaded. These two cannot do without /dev/null."""
 
 
 def under_docker() -> tuple[Path, Path]:
@@ -193,32 +202,40 @@ def under_docker() -> tuple[Path, Path]:
         skip_or_fail(str(reason))
 
 
-@pytest.mark.root
-def test_under_the_profile_that_runtimes_have_by_default(elsewhere: tuple[Pair, Path]) -> None:
+def enter(where: str, container: Container) -> tuple[str | Path, ...]:
+    """Command that starts a program in one of SURROUNDINGS, in a mount namespace of its own. Needs root."""
     require_root()
-    pair, state = elsewhere
+    require("setpriv", package="util-linux")
     unshare = require("unshare", package="util-linux")
-    assert pair.container.run(unshare, "--mount", "true", preload="").status == 0
-    denied = pair.container.run(*under_docker(), unshare, "--mount", "true", preload="")
-    assert "Operation not permitted" in denied.errors
-    pair.check(*under_docker(), state, status=7)
+    filtered = under_docker() if where == SECCOMP else ()
+    return unshare, "--mount", "sh", "-ec", SURROUNDINGS[where], container.folder, *filtered
 
 
 @pytest.mark.root
-@pytest.mark.parametrize("name", ["another user", "seccomp", "no /proc"])
-def test_memory_is_capped_there_too(name: str) -> None:
-    require_root()
+@pytest.mark.parametrize("where", SURROUNDINGS)
+def test_where_a_program_runs_does_not_matter(pair: Pair, program: tuple[str, list[str], int], where: str) -> None:
+    name, command, status = program
+    pair.check(*enter(where, pair.container), *command, status=OTHERWISE.get((where, name), status))
+
+
+@pytest.mark.root
+def test_the_seccomp_profile_is_in_force(pair: Pair) -> None:
+    unshare = require("unshare", package="util-linux")
+    inner = (unshare, "--mount", "true")
+    assert pair.container.run(*inner, preload="").status == 0
+    denied = pair.container.run(*enter(SECCOMP, pair.container), *inner, preload="")
+    assert "Operation not permitted" in denied.errors
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("where", ["another user", SECCOMP, "no /proc"])
+def test_memory_is_capped_there_too(where: str) -> None:
     with tempfile.TemporaryDirectory(prefix="everywhere-", dir="/var/tmp") as folder:
         Path(folder).chmod(0o777)
         container = make_container(Path(folder) / "c", machine_library(), machine_gpu())
         container.folder.chmod(0o777)
         program = builds.program("allocate", "x86_64", "-ldl", build="allocate")
-        prefix: dict[str, tuple[str | Path, ...]] = {
-            "another user": as_nobody(),
-            "seccomp": under_docker(),
-            "no /proc": (require("unshare", package="util-linux"), "-m", "sh", "-ec", SURROUNDINGS["no /proc"], "sh"),
-        }
-        ended = container.run(*prefix[name], program, "dlopen")
+        ended = container.run(*enter(where, container), program, "dlopen")
         assert (ended.output, ended.status) == ("capped\n", 0), ended.errors
 
 
@@ -231,8 +248,9 @@ def _calls(trace: Path) -> tuple[set[str], list[str]]:
     return names, [varying.sub("_", line) for line in lines[main:]]
 
 
-def test_system_calls_are_the_loaders_alone(pair: Pair, state: Path, tmp_path: Path) -> None:
+def test_system_calls_are_the_loaders_alone(pair: Pair, tmp_path: Path) -> None:
     strace = require("strace", package="strace")
+    state = builds.program("state", "x86_64", *OPTIONS["state"], build="state")
     traces = []
     for name, content in (("ours", pair.ours), ("empty", pair.empty)):
         pair.container.library.write_bytes(content)
