@@ -28,6 +28,7 @@ from tests.bench.report import Row
 
 from isolator_core.proto import vram_pb2, vram_pb2_grpc
 from isolator_testing.node_api import NodeApi, make_node
+from isolator_testing.processes import running
 from isolator_vramd.server import OPTIONS
 
 NODES = 5_000
@@ -142,20 +143,20 @@ def vramd(kubeconfig: Path) -> Iterator[Running]:
     """A real `isolator-vramd serve`, once it answers."""
     command = [sys.executable, "-m", "isolator_vramd", "serve", "--kubeconfig", str(kubeconfig)]
     arguments = ["--listen-address", "127.0.0.1", "--listen-port", "0", "--metrics-port", "0"]
-    with subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True) as running:
-        assert running.stderr is not None
+    with running([*command, *arguments], stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
         line: dict[str, Any] = {}
         while line.get("event") != "listening":
-            line = json.loads(running.stderr.readline())
-        start, cpu = time.perf_counter(), cpu_seconds(running.pid)
+            line = json.loads(process.stderr.readline())
+        start, cpu = time.perf_counter(), cpu_seconds(process.pid)
         with grpc.insecure_channel(f"127.0.0.1:{line['port']}") as channel:
             stub = vram_pb2_grpc.VramStub(channel)  # type: ignore[no-untyped-call]
             answers = stub.WatchBasis(vram_pb2.WatchBasisRequest())
             next(answer for answer in answers if answer.HasField("basis"))
-        cpu = cpu_seconds(running.pid) - cpu
-        yield Running(running.pid, line["port"], time.perf_counter() - start, cpu)
-        running.terminate()
-        running.wait(WAIT_SECONDS)
+        cpu = cpu_seconds(process.pid) - cpu
+        yield Running(process.pid, line["port"], time.perf_counter() - start, cpu)
+        process.terminate()
+        process.wait(WAIT_SECONDS)
 
 
 def memory_mb(pid: int) -> dict[str, float]:
@@ -302,9 +303,9 @@ def rows() -> Iterator[Row]:
         reads, syncs, cpu = [], [], []
         for _ in range(SYNCS):
             reads.append(seconds_to_read(api_port))
-            with vramd(kubeconfig) as running:
-                syncs.append(running.sync_seconds)
-                cpu.append(running.sync_cpu_seconds)
+            with vramd(kubeconfig) as started:
+                syncs.append(started.sync_seconds)
+                cpu.append(started.sync_cpu_seconds)
         read, synced = statistics.median(reads), statistics.median(syncs)
         yield Row(
             f"vramd: first sync of {NODES:,} nodes of {NODE_BYTES // 1000} KB",
@@ -313,8 +314,8 @@ def rows() -> Iterator[Row]:
             "≤ 1 s more",
             synced - read <= 1.0,
         )
-        with vramd(kubeconfig) as running:
-            pid, port = running.pid, running.port
+        with vramd(kubeconfig) as started:
+            pid, port = started.pid, started.port
             rounds = latencies(port, null_port)
             asked = [seconds for each in rounds for seconds in each.asked]
             empty = [seconds for each in rounds for seconds in each.empty]

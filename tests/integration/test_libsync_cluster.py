@@ -15,6 +15,7 @@ import pytest
 from tests.cluster.client import Cluster, Object, wait_until
 
 from isolator_testing import tools
+from isolator_testing.processes import running
 
 pytest_plugins = ["tests.cluster.fixtures"]
 pytestmark = pytest.mark.cluster
@@ -127,7 +128,7 @@ def service(site: Site, *flags: str) -> Iterator["subprocess.Popen[str]"]:
         "0",
         *flags,
     ]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL, text=True) as process:
+    with running(command, stderr=subprocess.DEVNULL) as process:
         yield process
         process.terminate()
         assert process.wait(WAIT_SECONDS) == 0

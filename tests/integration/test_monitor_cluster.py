@@ -3,7 +3,6 @@
 import json
 import re
 import secrets
-import subprocess
 import sys
 import urllib.error
 import urllib.request
@@ -15,6 +14,7 @@ import pytest
 from tests.cluster.client import Cluster, Object, wait_until
 from tests.cluster.control_plane import ControlPlane
 
+from isolator_testing.processes import running
 from isolator_testing.regions import Card, RegionImage, Slot, Use, hold, write
 
 pytest_plugins = ["tests.cluster.fixtures"]
@@ -94,7 +94,7 @@ def url(kubeconfig: Path, namespace: str, tmp_path: Path) -> Iterator[str]:
     (tmp_path / "kubelet").mkdir()
     with (
         (tmp_path / "log").open("w") as log,
-        subprocess.Popen(command, stderr=log) as process,
+        running(command, stderr=log) as process,
     ):
         port: Callable[[], list[str]] = lambda: re.findall(r'"port": (\d+)', (tmp_path / "log").read_text())  # noqa: E731
         yield f"http://127.0.0.1:{wait_until(port, 'the port', WAIT_SECONDS)[0]}/metrics"

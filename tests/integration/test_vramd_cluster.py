@@ -17,6 +17,7 @@ from tests.cluster.client import Cluster, Object, wait_until
 from tests.cluster.control_plane import ControlPlane
 
 from isolator_core.proto import vram_pb2, vram_pb2_grpc
+from isolator_testing.processes import running
 
 pytest_plugins = ["tests.cluster.fixtures"]
 pytestmark = pytest.mark.cluster
@@ -105,7 +106,7 @@ def account(cluster: Cluster, tmp_path: Path) -> Iterator[Account]:
 def vramd(account: Account) -> Iterator[Vramd]:
     command = [sys.executable, "-m", "isolator_vramd", "serve", "--kubeconfig", str(account.kubeconfig)]
     arguments = ["--listen-address", "127.0.0.1", "--listen-port", "0", "--metrics-port", "0"]
-    with subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True) as process:
+    with running([*command, *arguments], stderr=subprocess.PIPE) as process:
         yield Vramd(process)
         process.terminate()
         assert process.wait(WAIT_SECONDS) == 0

@@ -18,6 +18,7 @@ from typing import Any
 import jsonpatch
 import pytest
 
+from isolator_testing.processes import running
 from isolator_webhook import trust
 from isolator_webhook.managed import keeper
 
@@ -368,16 +369,13 @@ def test_it_can_be_ended_while_it_waits_for_a_certificate(tmp_path: Path) -> Non
         "--api-url", "http://127.0.0.1:1", "--api-token-file", str(token), "--listen-address", "127.0.0.1",
         "--listen-port", "0", "--metrics-port", "0",
     ]  # fmt: skip
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    with running(command, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
-        try:
-            for line in process.stderr:
-                if json.loads(line)["event"] == "no_certificate_yet":
-                    break
-            process.terminate()
-            assert process.wait(WAIT_SECONDS) == 0
-        finally:
-            process.kill()
+        for line in process.stderr:
+            if json.loads(line)["event"] == "no_certificate_yet":
+                break
+        process.terminate()
+        assert process.wait(WAIT_SECONDS) == 0
 
 
 def test_a_bundle_that_someone_removed_is_put_back(api: tuple[ApiServer, str], tmp_path: Path) -> None:

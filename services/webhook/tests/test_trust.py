@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from isolator_testing.certificates import Authority, Issued
+from isolator_testing.processes import running
 from isolator_webhook import trust
 from isolator_webhook.certificate import load, make_context
 
@@ -145,11 +146,8 @@ def server(api: ApiServer, directory: Path, authority: Authority, *arguments: st
         "--api-token-file", str(token), "--service-name", "isolator-webhook",
         "--webhook-configurations", "isolator-mutating", *arguments,
     ]  # fmt: skip
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            yield Server(process, authority)
-        finally:
-            process.kill()
+    with running(command, stderr=subprocess.PIPE) as process:
+        yield Server(process, authority)
 
 
 def test_not_ready_before_every_webhook_trusts_the_files(api: ApiServer, tmp_path: Path) -> None:
