@@ -34,6 +34,9 @@ STRUCTURES: dict[type[ctypes.Structure], tuple[str, int]] = {
 C_NAMES: dict[tuple[type[ctypes.Structure], str], str] = {
     (extension.Device, "total"): "books.total",
     (extension.Device, "tag"): "books.tag",
+    (extension.Device, "balance"): "compute.balance",
+    (extension.Device, "refilled_at"): "compute.refilled_at",
+    (extension.Device, "refilled"): "compute.refilled",
 }
 
 
