@@ -23,7 +23,8 @@ class ReviewLog:
     """
 
     def __init__(self, file: TextIO) -> None:
-        self._file = file
+        # Under structlog's own lock for the file, since lines of other threads come in between.
+        self._out = structlog.PrintLogger(file)
         self._service = structlog.contextvars.get_contextvars().get("service", "")
         self._enabled = structlog.get_logger().bind().is_enabled_for(20)
         self._lines: list[str] = []
@@ -54,6 +55,5 @@ class ReviewLog:
     def write_out(self) -> None:
         """Write what is kept."""
         if self._lines:
-            self._file.write("\n".join(self._lines) + "\n")
+            self._out.msg("\n".join(self._lines))
             self._lines.clear()
-            self._file.flush()
