@@ -150,6 +150,6 @@ def repair_row(what: str, damage: Callable[[Path], None] | None, host_dir: Path,
 
 def is_right(library: Path, content: bytes) -> bool:
     try:
-        return library.stat().st_mode & 0o777 == 0o644 and library.read_bytes() == content
+        return library.stat().st_mode & 0o777 == 0o755 and library.read_bytes() == content
     except OSError:
         return False
