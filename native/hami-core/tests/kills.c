@@ -16,14 +16,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../src/driver_abi.h"
+#include "driver_calls.h"
 
-extern CUresult cuInit(unsigned flags);
-extern CUresult cuDeviceGet(CUdevice *device, int ordinal);
-extern CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);
-extern CUresult cuCtxSetCurrent(CUcontext context);
-extern CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes);
-extern CUresult cuMemFree_v2(CUdeviceptr pointer);
 extern CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream);
 extern CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream);
 extern CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total);

@@ -11,14 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../src/driver_abi.h"
+#include "driver_calls.h"
 
-extern CUresult cuInit(unsigned flags);
-extern CUresult cuDeviceGet(CUdevice *device, int ordinal);
-extern CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);
-extern CUresult cuCtxSetCurrent(CUcontext context);
-extern CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes);
-extern CUresult cuMemFree_v2(CUdeviceptr pointer);
 
 static struct shared {
     pthread_barrier_t barrier;
