@@ -105,7 +105,7 @@ def rows() -> Iterator[Row]:
         direct, hooked = place.both(stack)
         yield from pair_rows(direct, hooked, attached=1)
         yield many_live_row(direct, hooked)
-        yield info_row(direct, hooked)
+        yield info_row(Path(directory))
         yield hammer_row(f"{HAMMERS} threads", [direct], [hooked], threads=HAMMERS)
         yield processes_row(place)
         yield kills_row(Path(directory))
@@ -186,8 +186,16 @@ def many_live_row(direct: Client, hooked: Client) -> Row:
     )
 
 
-def info_row(direct: Client, hooked: Client) -> Row:
-    baseline, added, _ = in_turns(direct, hooked, "info", rounds=INFO_ROUNDS)
+def info_row(folder: Path) -> Row:
+    """Each process alone on its card: the fake driver asks the kernel of every neighbour whether it lives."""
+    with ExitStack() as stack:
+
+        def alone(name: str, *, preloaded: bool) -> Client:
+            (folder / name).mkdir()
+            return make_place(folder / name).client(stack, preloaded=preloaded)
+
+        direct, hooked = alone("without", preloaded=False), alone("with", preloaded=True)
+        baseline, added, _ = in_turns(direct, hooked, "info", rounds=INFO_ROUNDS)
     return added_row("cuMemGetInfo", baseline, added, INFO_BUDGET_NS)
 
 
