@@ -91,22 +91,24 @@ static int run(const struct test *test)
     return WIFEXITED(status) ? WEXITSTATUS(status) : STATUS_FAILED;
 }
 
-static bool chosen(const struct test *test, int argc, char **argv)
+/* Without names, all. */
+static bool chosen(const struct test *test, char *const *names)
 {
-    for (int i = 1; i < argc; i++)
-        if (strstr(test->file, argv[i]) || strstr(test->name, argv[i]))
-            return true;
-    return argc == 1;
+    bool any = false;
+    for (char *const *name = names; *name && !any; name++)
+        any = strstr(test->file, *name) || strstr(test->name, *name);
+    return any || !*names;
 }
 
-/* Arguments choose tests by a part of their file's or their own name. */
+/* Arguments choose tests by a part of their file's or their own name; after -x the first failure is the last test. */
 int main(int argc, char **argv)
 {
     unsigned passed = 0, failed = 0, skipped = 0;
+    bool first_failure_ends = argc > 1 && strcmp(argv[1], "-x") == 0;
 
     signal(SIGPIPE, SIG_IGN);
-    for (const struct test *test = first; test; test = test->next) {
-        if (!chosen(test, argc, argv))
+    for (const struct test *test = first; test && !(first_failure_ends && failed); test = test->next) {
+        if (!chosen(test, argv + 1 + first_failure_ends))
             continue;
         int status = run(test);
         passed += status == 0;

@@ -1,17 +1,15 @@
 /* Death after every single instruction. */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/ptrace.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "../src/ledger.h"
 #include "harness.h"
+#include "stepping.h"
 #include "world.h"
 
 enum { VICTIM = 5, OTHER = 6, LIMIT = 1000 };
@@ -47,34 +45,11 @@ static void other_charges(void)
  * False: it came to its end before that. */
 static bool die_after(void (*act)(void), unsigned long instructions, void (*meanwhile)(void))
 {
-    int status;
-    pid_t child = fork();
-    if (child == 0) {
-        ptrace(PTRACE_TRACEME, 0, 0, 0);
-        raise(SIGSTOP);
-        act();
-        raise(SIGSTOP);
-        _exit(0);
-    }
-    CHECK(waitpid(child, &status, 0) == child && WIFSTOPPED(status));
-    bool ended = false;
-    for (unsigned long i = 0; i < instructions && !ended; i++) {
-        CHECK(ptrace(PTRACE_SINGLESTEP, child, 0, 0) == 0);
-        CHECK(waitpid(child, &status, 0) == child && WIFSTOPPED(status));
-        ended = WSTOPSIG(status) == SIGSTOP;
-    }
+    struct stepped victim = stepped(NULL, act, instructions);
     if (meanwhile)
         meanwhile();
-    kill(child, SIGKILL);
-    CHECK(waitpid(child, &status, 0) == child);
-    return !ended;
-}
-
-/* An instrumented step is thousands of instructions, and not those that ship. */
-static void skip_if_instrumented(void)
-{
-    if (RUNTIME[0])
-        skip("instruction by instruction only what ships");
+    stepped_kill(&victim);
+    return !victim.ended;
 }
 
 static void charge_and_release(void)
@@ -92,7 +67,6 @@ static void recover(void)
 
 TEST(an_owner_that_dies_after_any_instruction_leaves_books_that_can_be_settled)
 {
-    skip_if_instrumented();
     static const struct {
         const char *name;
         bool before, between, after;
@@ -133,7 +107,6 @@ static void leave(unsigned state)
 
 TEST(a_reaper_that_dies_after_any_instruction_leaves_books_that_can_be_settled)
 {
-    skip_if_instrumented();
     for (unsigned state = 0; state < 3; state++) {
         bool more = true;
         unsigned long instruction = 0;
