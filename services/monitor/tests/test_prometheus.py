@@ -23,7 +23,14 @@ from isolator_testing.tools import require
 SERVICE = Path(__file__).parents[1]
 RULES = SERVICE / "rules" / "kai-resource-isolator.yaml"
 DASHBOARDS = sorted((SERVICE / "dashboards").glob("*.json"))
+OTHERS = ("isolator_libsync_", "isolator_vramd_", "isolator_webhook_")
+"""Metrics of services that the monitor's tests do not run."""
 WAIT_SECONDS = 60.0
+
+
+def asked_of(rule: dict[str, str]) -> list[str]:
+    """The metrics that a rule's expression names."""
+    return re.findall(r"\b(?:hami|isolator)_\w+", rule["expr"])
 
 
 def test_rules() -> None:
@@ -105,13 +112,31 @@ def test_every_alert_of_the_monitor_asks_for_what_there_is(prometheus: str) -> N
     """Each rule's metrics exist, so that its silence means that all is well."""
     rules = yaml.safe_load(RULES.read_text())["groups"][0]["rules"]
     for rule in rules:
-        for metric in re.findall(r"\b(?:hami|isolator)_\w+", rule["expr"]):
-            if not metric.startswith("isolator_webhook_"):
+        for metric in asked_of(rule):
+            if not metric.startswith(OTHERS):
                 assert query(prometheus, metric), f"{rule['alert']}: {metric}"
     with urllib.request.urlopen(f"{prometheus}/api/v1/rules", timeout=10) as answer:
         loaded = json.load(answer)["data"]["groups"][0]["rules"]
     assert {rule["name"] for rule in loaded} == {rule["alert"] for rule in rules}
     assert {rule["health"] for rule in loaded} <= {"ok", "unknown"}
+
+
+def test_every_alert_of_another_service_asks_for_what_that_service_has() -> None:
+    rules = yaml.safe_load(RULES.read_text())["groups"][0]["rules"]
+    asked = {metric for rule in rules for metric in asked_of(rule) if metric.startswith(OTHERS)}
+    assert {metric.split("_")[1] for metric in asked} == {"libsync", "vramd", "webhook"}
+    for metric in asked:
+        source = SERVICE.parent / metric.split("_")[1] / "src"
+        # The client library adds `_total` to a counter's name.
+        name = f'"{metric.removesuffix("_total")}"'
+        assert any(name in path.read_text() for path in source.rglob("metrics.py")), metric
+
+
+def test_every_alert_is_seen_to_fire() -> None:
+    rules = yaml.safe_load(RULES.read_text())["groups"][0]["rules"]
+    cases = yaml.safe_load(RULES.with_name("tests.yaml").read_text())["tests"]
+    fired = {one["alertname"] for case in cases for one in case["alert_rule_test"] if one["exp_alerts"]}
+    assert fired == {rule["alert"] for rule in rules}
 
 
 def test_dashboards_are_whole() -> None:
