@@ -1,5 +1,5 @@
 /* The part of NVIDIA's driver ABI that the library touches, in the names of cuda.h and nvml.h. A test compares it with NVIDIA's
- * cuda.h of three CUDA versions. Types that are only passed on stay incomplete. */
+ * headers of three CUDA versions. Types that are only passed on stay incomplete. */
 #ifndef DRIVER_ABI_H
 #define DRIVER_ABI_H
 
@@ -301,6 +301,9 @@ typedef struct nvmlProcessInfo_v2_st {
     unsigned int gpuInstanceId;
     unsigned int computeInstanceId;
 } nvmlProcessInfo_v2_t;
+
+/* With a field of 8 bytes more in CUDA 12.2.0 and 12.2.1 (drivers 535.54 and 535.86), but neither before nor after. */
+typedef nvmlProcessInfo_v2_t nvmlProcessInfo_t;
 
 typedef struct nvmlProcessUtilizationSample_st {
     unsigned int pid;

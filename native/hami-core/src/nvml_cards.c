@@ -41,9 +41,10 @@ static bool find_process(nvmlDevice_t device, uint32_t pid, uint64_t *bytes)
     *bytes = 0;
     if (!list)
         return false;
-    nvmlReturn_t result = nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, &count, list);
+    /* The second form tells the same as the third, and its entries have the same size in all drivers. */
+    nvmlReturn_t result = nvml.nvmlDeviceGetComputeRunningProcesses_v2(device, &count, list);
     if (result == NVML_ERROR_FUNCTION_NOT_FOUND)
-        result = nvml.nvmlDeviceGetComputeRunningProcesses_v2(device, &count, list);
+        result = nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, &count, list);
     for (unsigned i = 0; result == NVML_SUCCESS && i < count; i++) {
         if (list[i].pid == pid && list[i].usedGpuMemory != NVML_VALUE_NOT_AVAILABLE_ULL) {
             *bytes += list[i].usedGpuMemory;

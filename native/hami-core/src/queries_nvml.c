@@ -160,10 +160,10 @@ enum { WHOLE_CARD = -1 };
 
 LIST(COMPUTING, nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t, ENTRY_V1)
 LIST(COMPUTING, nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_v2_t, ENTRY_V2)
-LIST(COMPUTING, nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_v2_t, ENTRY_V2)
+LIST(COMPUTING, nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t, ENTRY_V2)
 LIST(OTHERS, nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t, ENTRY_V1)
 LIST(OTHERS, nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_v2_t, ENTRY_V2)
-LIST(OTHERS, nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_v2_t, ENTRY_V2)
+LIST(OTHERS, nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_t, ENTRY_V2)
 LIST(OTHERS, nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t, ENTRY_V1)
 LIST(OTHERS, nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t, ENTRY_V2)
-LIST(OTHERS, nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_v2_t, ENTRY_V2)
+LIST(OTHERS, nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t, ENTRY_V2)

@@ -35,7 +35,7 @@ static void play(const char *name, const char *faults)
 
 TEST(an_estimate_gives_way_to_what_nvml_says)
 {
-    play("an_estimate_gives_way_to_what_nvml_says", "nvmlDeviceGetComputeRunningProcesses_v3=error:3@1");
+    play("an_estimate_gives_way_to_what_nvml_says", "nvmlDeviceGetComputeRunningProcesses_v2=error:3@1");
 }
 
 TEST(estimates_go_with_their_contexts)
@@ -46,7 +46,7 @@ TEST(estimates_go_with_their_contexts)
 TEST(an_estimate_that_is_gone_counts_no_more)
 {
     play("an_estimate_that_is_gone_counts_no_more",
-         "nvmlDeviceGetComputeRunningProcesses_v3=error:3@1;nvmlDeviceGetComputeRunningProcesses_v3=error:3@2");
+         "nvmlDeviceGetComputeRunningProcesses_v2=error:3@1;nvmlDeviceGetComputeRunningProcesses_v2=error:3@2");
 }
 
 TEST(pools_that_grow_are_no_overhead)

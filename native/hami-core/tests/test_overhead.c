@@ -11,6 +11,7 @@
 #include "../src/driver.h"
 #include "../src/hooks.h"
 #include "../src/memory/overhead.h"
+#include "../src/nvml_cards.h"
 #include "../src/slot.h"
 #include "harness.h"
 #include "stepping.h"
@@ -122,11 +123,24 @@ static nvmlReturn_t card_by_uuid(const char *uuid, nvmlDevice_t *card)
     return NVML_SUCCESS;
 }
 
+/* Another process is there too. */
 static nvmlReturn_t list_processes(nvmlDevice_t card, unsigned *count, nvmlProcessInfo_v2_t *list)
 {
-    *count = 1;
-    list[0] = (nvmlProcessInfo_v2_t){.pid = PID,
+    *count = 2;
+    list[0] = (nvmlProcessInfo_v2_t){.pid = PID - 1, .usedGpuMemory = GIB};
+    list[1] = (nvmlProcessInfo_v2_t){.pid = PID,
                                      .usedGpuMemory = __atomic_load_n(&shared->booked[(uintptr_t)card - 1], __ATOMIC_SEQ_CST)};
+    return NVML_SUCCESS;
+}
+
+/* The third form as drivers 535.54 and 535.86 have it. */
+static nvmlReturn_t list_in_larger_entries(nvmlDevice_t card, unsigned *count, nvmlProcessInfo_t *list)
+{
+    enum { ENTRY = sizeof(*list) + 8 };
+    nvmlProcessInfo_v2_t entries[2];
+    list_processes(card, count, entries);
+    for (unsigned i = 0; i < *count; i++)
+        memcpy((char *)list + i * ENTRY, &entries[i], sizeof(entries[i]));
     return NVML_SUCCESS;
 }
 
@@ -147,7 +161,8 @@ static void use_driver(void)
     cuda.cuMemFree_v2 = release;
     nvml.nvmlInit_v2 = begin_nvml;
     nvml.nvmlDeviceGetHandleByUUID = card_by_uuid;
-    nvml.nvmlDeviceGetComputeRunningProcesses_v3 = list_processes;
+    nvml.nvmlDeviceGetComputeRunningProcesses_v2 = list_processes;
+    nvml.nvmlDeviceGetComputeRunningProcesses_v3 = list_in_larger_entries;
 }
 
 /* A process of a container without a limit, whose PID on the node a monitor has told. */
@@ -188,6 +203,16 @@ TEST(overhead_is_its_cards_also_without_a_context_that_is_known)
     const struct hami_used *used = container.region.file->hami.procs[0].used;
     CHECK_EQUAL(used[1].context_size, 64 * MIB);
     CHECK_EQUAL(used[1].data_size, 0);
+}
+
+TEST(a_process_is_found_whatever_the_size_of_the_newest_entries)
+{
+    uint64_t bytes;
+    begin();
+    shared->booked[0] = CONTEXT;
+    CHECK(nvml_process_memory(device_uuid(0), PID, &bytes));
+    CHECK_EQUAL(bytes, CONTEXT);
+    CHECK(!nvml_process_memory(device_uuid(0), PID + 1, &bytes));
 }
 
 static void *free_when_told(void *nothing)

@@ -1,16 +1,11 @@
-/* Prints sizes, offsets and values of the driver's ABI, by our declarations or by NVIDIA's: both must print the same. */
-#include <stdio.h>
+/* Prints sizes, offsets and values of the driver's ABI, by our declarations (of this CUDA_VERSION) or by NVIDIA's: both must print the
+ * same. */
+#include "facts.h"
 #ifdef OURS
 #include "../../src/driver_abi.h"
 #else
-#include <stddef.h>
-#include <stdint.h>
 #include <cuda.h>
 #endif
-
-#define SIZE(type) printf("size of " #type " %zu\n", sizeof(type));
-#define AT(type, field) printf(#type "." #field " at %zu\n", offsetof(type, field));
-#define VALUE(name) printf(#name " %lld\n", (long long)(name));
 
 int main(void)
 {
@@ -23,23 +18,40 @@ int main(void)
     SIZE(CUdevice_attribute)
     SIZE(CUjit_option)
     SIZE(CUmemAllocationHandleType)
+    VALUE(CUDA_SUCCESS)
     VALUE(CUDA_ERROR_INVALID_VALUE)
     VALUE(CUDA_ERROR_OUT_OF_MEMORY)
     VALUE(CUDA_ERROR_STUB_LIBRARY)
+    VALUE(CUDA_ERROR_NOT_READY)
     VALUE(CUDA_ERROR_NOT_PERMITTED)
     VALUE(CUDA_ERROR_NOT_SUPPORTED)
+#if CUDA_VERSION >= 12000
+    VALUE(CU_GET_PROC_ADDRESS_SUCCESS)
+#endif
+    VALUE(CU_LIMIT_STACK_SIZE)
     VALUE(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
     VALUE(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
     VALUE(CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS)
     VALUE(CU_MEM_ATTACH_GLOBAL)
     VALUE(CU_MEM_LOCATION_TYPE_DEVICE)
+#if CUDA_VERSION >= 13050
+    VALUE(CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN)
+#endif
+    VALUE(CU_MEM_ALLOCATION_TYPE_PINNED)
+    VALUE(CU_MEM_HANDLE_TYPE_NONE)
     VALUE(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)
     VALUE(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT)
     VALUE(CU_GRAPH_NODE_TYPE_GRAPH)
     VALUE(CU_GRAPH_NODE_TYPE_MEM_ALLOC)
     VALUE(CU_STREAM_CAPTURE_STATUS_NONE)
+    VALUE(CU_STREAM_CAPTURE_STATUS_INVALIDATED)
     VALUE(CU_STREAM_CAPTURE_MODE_RELAXED)
+    VALUE(CU_RESOURCE_TYPE_ARRAY)
+    VALUE(CU_RESOURCE_TYPE_MIPMAPPED_ARRAY)
+    VALUE(CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_SPARSE_LEVEL)
+    VALUE(CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL)
     VALUE(CU_MEM_OPERATION_TYPE_MAP)
+    VALUE(CU_MEM_OPERATION_TYPE_UNMAP)
     VALUE(CUDA_ARRAY3D_LAYERED)
     VALUE(CUDA_ARRAY3D_CUBEMAP)
     VALUE(CUDA_ARRAY3D_SPARSE)
@@ -69,6 +81,14 @@ int main(void)
     AT(CUDA_ARRAY_MEMORY_REQUIREMENTS, size)
     SIZE(CUarrayMapInfo)
     AT(CUarrayMapInfo, resource)
+    AT(CUarrayMapInfo, subresourceType)
+    AT(CUarrayMapInfo, subresource.sparseLevel.level)
+    AT(CUarrayMapInfo, subresource.sparseLevel.layer)
+    AT(CUarrayMapInfo, subresource.sparseLevel.offsetX)
+    AT(CUarrayMapInfo, subresource.sparseLevel.extentDepth)
+    AT(CUarrayMapInfo, subresource.miptail.layer)
+    AT(CUarrayMapInfo, subresource.miptail.offset)
+    AT(CUarrayMapInfo, subresource.miptail.size)
     AT(CUarrayMapInfo, memOperationType)
     AT(CUarrayMapInfo, memHandle)
     AT(CUarrayMapInfo, offset)
