@@ -124,6 +124,16 @@ CUresult charge_device(CUdevice device, struct payer *payer)
     return result;
 }
 
+CUresult charge_location(CUmemLocation location, struct payer *payer)
+{
+    switch (location.type) {
+    case CU_MEM_LOCATION_TYPE_DEVICE: return charge_device(location.id, payer);
+    case CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN: return charge_device(location.id & 0xff, payer);
+    }
+    *payer = (struct payer){DEVICE_NONE, NULL};
+    return container_enter();
+}
+
 /* A green context's is the primary one with fewer multiprocessors, under a name of its own that no call has made a context of. */
 static CUcontext ends_with(CUcontext context, unsigned device)
 {

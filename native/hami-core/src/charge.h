@@ -39,6 +39,9 @@ CUresult charge_current(struct payer *payer);
 /* The payer by a device of the driver; no context. Errors as above. */
 CUresult charge_device(CUdevice device, struct payer *payer);
 
+/* The payer by a place of memory; nobody for memory of the host. Errors as above. */
+CUresult charge_location(CUmemLocation location, struct payer *payer);
+
 /* Charges, in one step, if the container stays within its limit. CUDA_ERROR_OUT_OF_MEMORY: it would not, even with the books
  * settled, which was counted and, at most once a second, said. */
 CUresult charge_take(struct charge *charge, struct payer payer, enum charge_kind kind, uint64_t bytes);

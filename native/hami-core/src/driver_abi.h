@@ -76,7 +76,8 @@ typedef enum CUmemLocationType_enum {
 } CUmemLocationType;
 
 typedef enum CUmemAllocationType_enum {
-    CU_MEM_ALLOCATION_TYPE_PINNED = 1
+    CU_MEM_ALLOCATION_TYPE_PINNED = 1,
+    CU_MEM_ALLOCATION_TYPE_MANAGED = 2
 } CUmemAllocationType;
 
 typedef enum CUmemAllocationHandleType_enum {
@@ -105,7 +106,10 @@ typedef struct CUmemPoolProps_st {
 } CUmemPoolProps;
 
 typedef enum CUmemPool_attribute_enum {
-    CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5
+    CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5,
+    CU_MEMPOOL_ATTR_ALLOCATION_TYPE = 9,
+    CU_MEMPOOL_ATTR_LOCATION_ID = 11,
+    CU_MEMPOOL_ATTR_LOCATION_TYPE = 12
 } CUmemPool_attribute;
 
 typedef enum CUgraphMem_attribute_enum {

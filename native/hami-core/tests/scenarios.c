@@ -26,6 +26,7 @@ CUDA(cuCtxSetCurrent, (CUcontext context))
 CUDA(cuStreamCreate, (CUstream * stream, unsigned flags))
 CUDA(cuStreamSynchronize, (CUstream stream))
 CUDA(cuStreamDestroy_v2, (CUstream stream))
+CUDA(cuDeviceGetDefaultMemPool, (CUmemoryPool * pool, CUdevice device))
 CUDA(cuMemPoolSetAttribute, (CUmemoryPool pool, CUmemPool_attribute attribute, void *value))
 CUDA(cuMemAddressReserve, (CUdeviceptr * address, size_t bytes, size_t alignment, CUdeviceptr wanted, unsigned long long flags))
 CUDA(cuMemExportToShareableHandle, (void *out, CUmemGenericAllocationHandle handle, int type, unsigned long long flags))
@@ -255,6 +256,16 @@ static void pools_of_the_other_card(void)
     props = pool_properties(CU_MEM_LOCATION_TYPE_DEVICE, other);
     OK(cuMemPoolCreate(&pool, &props));
     /* The pool's card pays, whichever stream or context is used. */
+    OK(cuMemAllocFromPoolAsync(&pointer, 64 * MIB, pool, NULL));
+    IS(charged(), 0);
+    OK(cuCtxSetCurrent(others));
+    IS(charged(), pool_holds(pool));
+    OK(cuMemFreeAsync(pointer, NULL));
+    OK(cuStreamSynchronize(NULL));
+    IS(charged(), 0);
+    /* So with the card's default pool, which no call has made. */
+    OK(cuDeviceGetDefaultMemPool(&pool, other));
+    OK(cuCtxSetCurrent(context));
     OK(cuMemAllocFromPoolAsync(&pointer, 64 * MIB, pool, NULL));
     IS(charged(), 0);
     OK(cuCtxSetCurrent(others));

@@ -141,12 +141,38 @@ static bool is_capturing(const struct call *call)
     return result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+/* Who pays for what a pool holds. False: managed memory that is no device's. */
+static bool payer_by_place(CUmemAllocationType type, CUmemLocation location, struct payer *payer)
+{
+    return charge_location(location, payer) == CUDA_SUCCESS && (payer->device != DEVICE_NONE || type != CU_MEM_ALLOCATION_TYPE_MANAGED);
+}
+
+/* The same for a pool that nobody has made: a default one. Drivers that do not tell where a pool is, before CUDA 13, have those of
+ * devices alone. */
+static bool payer_by_driver(CUmemoryPool pool, struct payer *payer)
+{
+    CUmemAllocationType type;
+    CUmemLocation location;
+    CUmemoryPool other;
+    if (cuda.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_ALLOCATION_TYPE, &type) == CUDA_SUCCESS &&
+        cuda.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_LOCATION_TYPE, &location.type) == CUDA_SUCCESS &&
+        cuda.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_LOCATION_ID, &location.id) == CUDA_SUCCESS)
+        return payer_by_place(type, location, payer);
+    for (unsigned device = 0; device < REGION_DEVICES; device++) {
+        *payer = (struct payer){device, NULL};
+        if (device_is_visible(device) && cuda.cuDeviceGetDefaultMemPool(&other, device_handle(device)) == CUDA_SUCCESS && other == pool)
+            return true;
+    }
+    return false;
+}
+
 static CUresult pool_for(const struct call *call, struct pool **pool)
 {
     struct payer payer;
     CUdevice device;
     CUmemoryPool handle = call->pool;
     struct pool *known = NULL;
+    CUresult result = CUDA_SUCCESS;
 
     if (handle) {
         lock_take(&process->holdings.pools_lock);
@@ -156,11 +182,13 @@ static CUresult pool_for(const struct call *call, struct pool **pool)
     *pool = known;
     if (known)
         return CUDA_SUCCESS;
-    CUresult result = context_device_of_stream(call->stream, call->per_thread, &device);
-    if (result == CUDA_SUCCESS && !handle)
-        result = cuda.cuDeviceGetMemPool(&handle, device);
-    if (result == CUDA_SUCCESS)
-        result = charge_device(device, &payer);
+    if (!handle || !payer_by_driver(handle, &payer)) {
+        result = context_device_of_stream(call->stream, call->per_thread, &device);
+        if (result == CUDA_SUCCESS)
+            result = charge_device(device, &payer);
+        if (result == CUDA_SUCCESS && !handle)
+            result = cuda.cuDeviceGetMemPool(&handle, device);
+    }
     if (result == CUDA_SUCCESS && !(*pool = pool_of(handle, payer)))
         result = CUDA_ERROR_OUT_OF_MEMORY;
     return result;
@@ -333,23 +361,16 @@ void pools_may_be_gone(unsigned device, bool primary)
     quiet_end(quiet);
 }
 
-/* What pools on the host hold is not the card's. */
-static unsigned device_of_location(CUmemLocation location)
-{
-    struct payer payer;
-    bool on_device = location.type == CU_MEM_LOCATION_TYPE_DEVICE || location.type == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN;
-    int device = location.type == CU_MEM_LOCATION_TYPE_DEVICE ? location.id : location.id & 0xff;
-    return on_device && charge_device(device, &payer) == CUDA_SUCCESS ? payer.device : DEVICE_NONE;
-}
-
+/* A pool of managed memory that is no device's is noted when it is first used: the stream's device pays. */
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
 {
+    struct payer payer;
     CUresult result = container_enter();
     if (result != CUDA_SUCCESS)
         return result;
     result = cuda.cuMemPoolCreate(pool, poolProps);
     if (result == CUDA_SUCCESS && process->attachment == COUNTED &&
-        !pool_of(*pool, (struct payer){device_of_location(poolProps->location), NULL})) {
+        payer_by_place(poolProps->allocType, poolProps->location, &payer) && !pool_of(*pool, payer)) {
         cuda.cuMemPoolDestroy(*pool);
         result = CUDA_ERROR_OUT_OF_MEMORY;
     }

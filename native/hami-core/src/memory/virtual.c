@@ -41,23 +41,13 @@ static void unrefer_all(uint64_t space, uint64_t start, uint64_t length)
         unrefer(mapping.handle);
 }
 
-static CUresult payer_of(CUmemLocation location, struct payer *payer)
-{
-    switch (location.type) {
-    case CU_MEM_LOCATION_TYPE_DEVICE: return charge_device(location.id, payer);
-    case CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN: return charge_device(location.id & 0xff, payer);
-    }
-    *payer = (struct payer){DEVICE_NONE, NULL}; /* memory of the host */
-    return container_enter();
-}
-
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags)
 {
     struct payer payer;
     struct charge charge;
     if (!prop)
         return cuda.cuMemCreate(handle, size, prop, flags);
-    CUresult result = payer_of(prop->location, &payer);
+    CUresult result = charge_location(prop->location, &payer);
     if (result == CUDA_SUCCESS)
         result = charge_take(&charge, payer, CHARGE_DATA, size);
     if (result != CUDA_SUCCESS)

@@ -1,0 +1,81 @@
+/* Whose memory a pool's is, by a driver of this file that tells it as CUDA 13 does. */
+#include "../src/charge.h"
+#include "../src/driver.h"
+#include "../src/hooks.h"
+#include "attached.h"
+#include "harness.h"
+#include "world.h"
+
+static const CUmemLocationType HOST = (CUmemLocationType)2;
+
+static struct {
+    CUmemAllocationType type;
+    CUmemLocation location;
+    cuuint64_t holds;
+} pool;
+
+static CUresult attribute(CUmemoryPool asked, CUmemPool_attribute name, void *value)
+{
+    (void)asked;
+    switch (name) {
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: *(cuuint64_t *)value = pool.holds; break;
+    case CU_MEMPOOL_ATTR_ALLOCATION_TYPE: *(CUmemAllocationType *)value = pool.type; break;
+    case CU_MEMPOOL_ATTR_LOCATION_ID: *(int *)value = pool.location.id; break;
+    case CU_MEMPOOL_ATTR_LOCATION_TYPE: *(CUmemLocationType *)value = pool.location.type; break;
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult make(CUmemoryPool *made, const CUmemPoolProps *properties)
+{
+    pool.type = properties->allocType;
+    pool.location = properties->location;
+    *made = (CUmemoryPool)&pool;
+    return CUDA_SUCCESS;
+}
+
+static CUresult allocate(CUdeviceptr *pointer, size_t bytes, CUmemoryPool from, CUstream stream)
+{
+    (void)from;
+    (void)stream;
+    *pointer = 0x7000000;
+    pool.holds += bytes;
+    return CUDA_SUCCESS;
+}
+
+/* 64 MiB out of a pool of this kind, asked for in a context of the first card. */
+static void take(CUmemAllocationType type, CUmemLocationType place, int id, bool made_here)
+{
+    CUmemPoolProps properties = {.allocType = type, .location = {place, id}};
+    CUmemoryPool handle;
+    CUdeviceptr pointer;
+    attached_begin();
+    cuda.cuMemPoolGetAttribute = attribute;
+    cuda.cuMemPoolCreate = make;
+    cuda.cuMemAllocFromPoolAsync = allocate;
+    pool.holds = 0;
+    CHECK_EQUAL((made_here ? cuMemPoolCreate : make)(&handle, &properties), CUDA_SUCCESS);
+    CHECK_EQUAL(cuMemAllocFromPoolAsync(&pointer, 64 * MIB, handle, NULL), CUDA_SUCCESS);
+}
+
+TEST(the_device_of_a_pool_pays_and_for_memory_of_the_host_none)
+{
+    for (unsigned made_here = 0; made_here < 2; made_here++) {
+        take(CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE, 1, made_here);
+        CHECK_EQUAL(charge_held(0), 0);
+        CHECK_EQUAL(charge_held(1), 64 * MIB);
+        take(CU_MEM_ALLOCATION_TYPE_PINNED, HOST, 0, made_here);
+        CHECK_EQUAL(charge_held(0), 0);
+        CHECK_EQUAL(charge_held(1), 0);
+    }
+}
+
+TEST(managed_pools_are_the_devices_that_they_prefer_or_that_use_them)
+{
+    for (unsigned made_here = 0; made_here < 2; made_here++) {
+        take(CU_MEM_ALLOCATION_TYPE_MANAGED, CU_MEM_LOCATION_TYPE_DEVICE, 1, made_here);
+        CHECK_EQUAL(charge_held(1), 64 * MIB);
+        take(CU_MEM_ALLOCATION_TYPE_MANAGED, HOST, 0, made_here);
+        CHECK_EQUAL(charge_held(0), 64 * MIB);
+    }
+}
