@@ -275,7 +275,8 @@ typedef enum nvmlReturn_enum {
     NVML_ERROR_NOT_FOUND = 6,
     NVML_ERROR_INSUFFICIENT_SIZE = 7,
     NVML_ERROR_LIBRARY_NOT_FOUND = 12,
-    NVML_ERROR_FUNCTION_NOT_FOUND = 13
+    NVML_ERROR_FUNCTION_NOT_FOUND = 13,
+    NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25
 } nvmlReturn_t;
 
 #define NVML_VALUE_NOT_AVAILABLE_ULL UINT64_MAX
@@ -308,6 +309,28 @@ typedef struct nvmlProcessInfo_v2_st {
 
 /* With a field of 8 bytes more in CUDA 12.2.0 and 12.2.1 (drivers 535.54 and 535.86), but neither before nor after. */
 typedef nvmlProcessInfo_v2_t nvmlProcessInfo_t;
+
+typedef enum nvmlProcessMode_enum {
+    NVML_PROCESS_MODE_COMPUTE = 0,
+    NVML_PROCESS_MODE_ALL = 3
+} nvmlProcessMode_t;
+
+typedef struct nvmlProcessDetail_v1_st {
+    unsigned int pid;
+    unsigned long long usedGpuMemory;
+    unsigned int gpuInstanceId;
+    unsigned int computeInstanceId;
+    unsigned long long usedGpuCcProtectedMemory;
+} nvmlProcessDetail_v1_t;
+
+typedef struct nvmlProcessDetailList_v1_st {
+    unsigned int version;
+    unsigned int mode;
+    unsigned int numProcArrayEntries;
+    nvmlProcessDetail_v1_t *procArray;
+} nvmlProcessDetailList_v1_t, nvmlProcessDetailList_t;
+
+#define nvmlProcessDetailList_v1 ((unsigned int)sizeof(nvmlProcessDetailList_v1_t) | 1u << 24)
 
 typedef struct nvmlProcessUtilizationSample_st {
     unsigned int pid;

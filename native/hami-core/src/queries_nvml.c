@@ -167,3 +167,21 @@ LIST(OTHERS, nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_t, ENTRY_
 LIST(OTHERS, nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t, ENTRY_V1)
 LIST(OTHERS, nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t, ENTRY_V2)
 LIST(OTHERS, nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_t, ENTRY_V2)
+
+/* From CUDA 12.3 on, for Hopper and newer: all of this in one function. The driver is asked in the same way. */
+nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *plist)
+{
+    driver_find_nvml();
+    if (!plist)
+        return nvml.nvmlDeviceGetRunningProcessDetailList(device, plist);
+    if (plist->version != nvmlProcessDetailList_v1)
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    nvmlProcessDetailList_t none = {.version = plist->version, .mode = plist->mode};
+    nvmlReturn_t driver_says = nvml.nvmlDeviceGetRunningProcessDetailList(device, &none);
+    bool computing = plist->mode == NVML_PROCESS_MODE_COMPUTE || plist->mode == NVML_PROCESS_MODE_ALL;
+    struct listing own = list_processes(computing ? COMPUTING : OTHERS, driver_says, device, &plist->numProcArrayEntries, plist->procArray != NULL);
+    for (unsigned i = 0; i < own.filled; i++)
+        plist->procArray[i] = (nvmlProcessDetail_v1_t){own.list[i].pid, own.list[i].bytes, (unsigned)WHOLE_CARD, (unsigned)WHOLE_CARD, 0};
+    free(own.list);
+    return own.ask_driver ? nvml.nvmlDeviceGetRunningProcessDetailList(device, plist) : own.result;
+}

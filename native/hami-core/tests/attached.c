@@ -10,6 +10,8 @@
 #include "../src/slot.h"
 #include "harness.h"
 
+enum { OTHER_PID_NAMESPACE = 1 }; /* than the node's */
+
 CUdevice attached_current;
 
 static CUresult device_count(int *count)
@@ -108,13 +110,20 @@ void attached_begin(void)
     attached_current = 0;
     process = shared_memory(sizeof(*process));
     container.region.file = file = shared_memory(sizeof(*file));
+    struct extension_slot *slot = &file->extension.slots[0];
     process->attachment = COUNTED;
     file->hami.device_num = ATTACHED_CARDS;
     strcpy(file->hami.uuids[0], "GPU-11111111-1111-1111-1111-111111111111");
     strcpy(file->hami.uuids[1], "GPU-22222222-2222-2222-2222-222222222222");
     file->hami.proc_num = 1;
-    file->extension.slots[0].state = SLOT_USED;
-    file->extension.slots[0].host = (uint64_t)slot_mark(&file->extension.slots[0]) << 32 | ATTACHED_HOST_PID;
+    container.self = identity_of_self();
+    container.self.pid_namespace = OTHER_PID_NAMESPACE;
+    slot->state = SLOT_USED;
+    slot->pid = container.self.pid;
+    slot->start_time = container.self.start_time;
+    slot->pid_namespace = container.self.pid_namespace;
+    slot->image = container.self.image;
+    slot->host = (uint64_t)slot_mark(slot) << 32 | ATTACHED_HOST_PID;
     use_driver();
     CHECK_EQUAL(devices_discover(), CUDA_SUCCESS);
     CHECK(devices_register(&container.region, NULL, reason));

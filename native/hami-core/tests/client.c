@@ -4,7 +4,6 @@
  * (dlopen, dlsym), `default` (dlopen global, dlsym(RTLD_DEFAULT)), `getproc` (cuGetProcAddress, as CUDA's runtime does). */
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <errno.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -120,6 +119,18 @@ static void nvml_memory(unsigned index)
            two.free, two.used);
 }
 
+/* NVML that nobody has begun. */
+static void nvml_before_init(void)
+{
+    void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+    nvmlMemory_t memory;
+    nvmlProcessInfo_v2_t list[1];
+    unsigned count = 1;
+    printf("%d", ((nvmlReturn_t(*)(nvmlDevice_t, nvmlMemory_t *))dlsym(library, "nvmlDeviceGetMemoryInfo"))(NULL, &memory));
+    printf(" %d\n", ((nvmlReturn_t(*)(nvmlDevice_t, unsigned *, nvmlProcessInfo_v2_t *))dlsym(
+                        library, "nvmlDeviceGetComputeRunningProcesses_v2"))(NULL, &count, list));
+}
+
 static CUresult context(int ordinal)
 {
     CUdevice device;
@@ -221,6 +232,8 @@ static void obey(char *line, const char *way, char **argv)
         printf("%d %zu\n", result, total);
     } else if (strcmp(line, "nvml") == 0) {
         nvml_memory((unsigned)atoi(argument));
+    } else if (strcmp(line, "nvml-before-init") == 0) {
+        nvml_before_init();
     } else if (strcmp(line, "fork") == 0) {
         /* The child obeys from now on; the parent waits for it. */
         fflush(stdout);

@@ -169,6 +169,14 @@ TEST(nvml_shows_the_share_too)
     CHECK_TEXT(client_do(&watcher, "nvml 0"), nvml(LIMIT, LIMIT, 0));
 }
 
+TEST(nvml_that_was_not_begun_answers_so)
+{
+    struct world world = world_make();
+    world_limits(&world, MEMORY, "4147m");
+    struct client client = client_start(&world, "handle", NULL);
+    CHECK_TEXT(client_do(&client, "nvml-before-init"), "1 1");
+}
+
 TEST(free_is_never_above_what_the_card_has_free)
 {
     struct world one = world_make();

@@ -1,4 +1,5 @@
-/* Prints sizes, offsets and values of NVML's ABI, by our declarations or by NVIDIA's: both must print the same. */
+/* Prints sizes, offsets and values of NVML's ABI, by our declarations (of this NVML_API_VERSION) or by NVIDIA's: both must print the
+ * same. */
 #include "facts.h"
 #ifdef OURS
 #include "../../src/driver_abi.h"
@@ -20,6 +21,9 @@ int main(void)
     VALUE(NVML_ERROR_INSUFFICIENT_SIZE)
     VALUE(NVML_ERROR_LIBRARY_NOT_FOUND)
     VALUE(NVML_ERROR_FUNCTION_NOT_FOUND)
+#if NVML_API_VERSION >= 12
+    VALUE(NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
+#endif
     VALUE(NVML_VALUE_NOT_AVAILABLE_ULL)
     VALUE(NVML_DEVICE_UUID_V2_BUFFER_SIZE)
     SIZE(nvmlMemory_t)
@@ -45,6 +49,23 @@ int main(void)
     AT(nvmlProcessInfo_t, usedGpuMemory)
     AT(nvmlProcessInfo_t, gpuInstanceId)
     AT(nvmlProcessInfo_t, computeInstanceId)
+#if NVML_API_VERSION >= 13
+    VALUE(NVML_PROCESS_MODE_COMPUTE)
+    VALUE(NVML_PROCESS_MODE_ALL)
+#endif
+#if NVML_API_VERSION >= 12
+    SIZE(nvmlProcessDetail_v1_t)
+    AT(nvmlProcessDetail_v1_t, pid)
+    AT(nvmlProcessDetail_v1_t, usedGpuMemory)
+    AT(nvmlProcessDetail_v1_t, gpuInstanceId)
+    AT(nvmlProcessDetail_v1_t, computeInstanceId)
+    AT(nvmlProcessDetail_v1_t, usedGpuCcProtectedMemory)
+    SIZE(nvmlProcessDetailList_t)
+    AT(nvmlProcessDetailList_t, mode)
+    AT(nvmlProcessDetailList_t, numProcArrayEntries)
+    AT(nvmlProcessDetailList_t, procArray)
+    VALUE(nvmlProcessDetailList_v1)
+#endif
     SIZE(nvmlProcessUtilizationSample_t)
     AT(nvmlProcessUtilizationSample_t, pid)
     AT(nvmlProcessUtilizationSample_t, timeStamp)
