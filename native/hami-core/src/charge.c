@@ -225,20 +225,6 @@ bool charge_bind(struct records *records, const struct charge *charge, uint64_t 
                                                                                        .owner = (uintptr_t)charge->payer.context});
 }
 
-static struct charge charge_of(struct record record)
-{
-    return (struct charge){{record.device, (CUcontext)(uintptr_t)record.owner}, (enum charge_kind)record.kind, record.bytes};
-}
-
-bool charge_unbind(struct records *records, uint64_t key, struct charge *charge)
-{
-    struct record record;
-    if (!records_take(records, key, &record))
-        return false;
-    *charge = charge_of(record);
-    return true;
-}
-
 uint64_t charge_used(unsigned device)
 {
     static uint64_t reaped_at;

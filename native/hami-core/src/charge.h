@@ -57,9 +57,6 @@ void charge_correct(struct charge *charge, uint64_t bytes);
 /* Notes in a table that the charge belongs to a name of the driver. False: no memory; the charge stays with the caller. */
 bool charge_bind(struct records *records, const struct charge *charge, uint64_t key);
 
-/* The charge of a name, which is no longer bound. False: it was never charged. */
-bool charge_unbind(struct records *records, uint64_t key, struct charge *charge);
-
 /* Bytes that the container has charged on a device, with this process's own books settled, and the dead reaped at most ten times
  * a second. */
 uint64_t charge_used(unsigned device);

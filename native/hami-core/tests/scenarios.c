@@ -3,12 +3,12 @@
  *
  * The container's limit is 4147 MiB and a context costs 100 MiB; a second card of the same size is there for those that need it. */
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,7 +19,7 @@
 
 /* What the scenarios call: all of it is in cuda.h under these names. */
 #define CUDA(name, parameters) extern CUresult name parameters;
-#define NVML(name, parameters)
+#define NVML(name, parameters) extern nvmlReturn_t name parameters;
 #include "../src/hooks.def"
 #include "../src/calls.def"
 CUDA(cuCtxSetCurrent, (CUcontext context))
@@ -34,6 +34,8 @@ CUDA(cuGraphDestroy, (CUgraph graph))
 CUDA(cuLibraryGetModule, (CUmodule * module, CUlibrary library))
 CUDA(cuModuleGetFunction, (void **function, CUmodule module, const char *name))
 CUDA(cuArrayGetSparseProperties, (void *properties, CUarray array))
+CUDA(cuMemAllocHost_v2, (void **host, size_t bytes))
+CUDA(cuMemFreeHost, (void *host))
 CUDA(cuMulticastAddDevice, (CUmemGenericAllocationHandle object, CUdevice device))
 CUDA(cuMemSetAccess, (CUdeviceptr address, size_t bytes, const void *description, size_t count))
 CUDA(cuDeviceGetDevResource, (CUdevice device, void *resource, int type))
@@ -104,6 +106,51 @@ static void linear(void)
     OK(cuMemAlloc_v2(&pointer, 10 * MIB));
     OK(cuMemFreeAsync(pointer, NULL));
     IS(charged(), 0);
+}
+
+/* The first form of the driver's interface, with 32 bits for sizes and addresses. */
+static void first_forms(void)
+{
+    CUDA_ARRAY_DESCRIPTOR_v1 flat = {1024, 1024, CU_AD_FORMAT_FLOAT, 4};
+    CUDA_ARRAY3D_DESCRIPTOR_v1 deep = {256, 256, 256, CU_AD_FORMAT_UNSIGNED_INT8, 1, 0};
+    CUdeviceptr_v1 pointer;
+    CUdeviceptr big;
+    CUarray array;
+    unsigned pitch;
+    OK(cuMemAlloc(&pointer, 10 * MIB));
+    IS(charged(), 10 * MIB);
+    OK(cuMemFree(pointer));
+    IS(charged(), 0);
+    OK(cuMemAllocPitch(&pointer, &pitch, 1000, 30000, 4));
+    IS(charged(), (size_t)pitch * 30000);
+    OK(cuMemFree(pointer));
+    OK(cuArrayCreate(&array, &flat));
+    RIGHT(charged() >= 16 * MIB);
+    OK(cuArrayDestroy(array));
+    OK(cuArray3DCreate(&array, &deep));
+    RIGHT(charged() >= 16 * MIB);
+    OK(cuArrayDestroy(array));
+    IS(charged(), 0);
+    OK(cuMemAlloc_v2(&big, 3500 * MIB));
+    IS(cuMemAlloc(&pointer, 1 * GIB), FULL);
+    IS(cuMemAllocPitch(&pointer, &pitch, 1 << 20, 1 << 10, 4), FULL);
+    deep.Depth = 16384;
+    IS(cuArray3DCreate(&array, &deep), FULL);
+    flat.Width = flat.Height = 16384;
+    IS(cuArrayCreate(&array, &flat), FULL);
+    IS(charged(), 3500 * MIB);
+}
+
+/* Memory of the host is not the card's, and is had where the card's is used up. */
+static void host_memory(void)
+{
+    CUdeviceptr pointer;
+    void *host;
+    OK(cuMemAlloc_v2(&pointer, LIMIT - CONTEXT));
+    OK(cuMemAllocHost_v2(&host, 64 * MIB));
+    IS(charged(), LIMIT - CONTEXT);
+    OK(cuMemFreeHost(host));
+    IS(charged(), LIMIT - CONTEXT);
 }
 
 static CUmemoryPool current_pool(void)
@@ -285,6 +332,58 @@ static void pools_of_the_other_card(void)
     IS(charged(), 0);
 }
 
+static CUgraph graph_that_takes(size_t bytes)
+{
+    CUdeviceptr pointer;
+    CUstream stream;
+    CUgraph graph;
+    OK(cuStreamCreate(&stream, 0));
+    OK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK(cuMemAllocAsync(&pointer, bytes, stream));
+    OK(cuMemFreeAsync(pointer, stream));
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuStreamDestroy_v2(stream));
+    return graph;
+}
+
+/* Each way to make a graph ready: what it takes is charged when it is launched or uploaded, and not above the limit. */
+static void every_way_to_instantiate(void)
+{
+    CUgraph graph = graph_that_takes(300 * MIB), big = graph_that_takes(5 * GIB);
+    for (unsigned way = 0; way < 6; way++) {
+        CUDA_GRAPH_INSTANTIATE_PARAMS params = {.flags = 0}, upload = {.flags = CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD};
+        CUgraphExec exec[2];
+        for (unsigned i = 0; i < 2; i++) {
+            CUgraph made = i == 0 ? graph : big;
+            CUresult result = CUDA_SUCCESS;
+            switch (way) {
+            case 0: result = cuGraphInstantiate(&exec[i], made, NULL, NULL, 0); break;
+            case 1: result = cuGraphInstantiate_v2(&exec[i], made, NULL, NULL, 0); break;
+            case 2: result = cuGraphInstantiateWithParams(&exec[i], made, &params); break;
+            case 3: result = cuGraphInstantiateWithParams_ptsz(&exec[i], made, &params); break;
+            case 4: result = cuGraphInstantiateWithParams(&exec[i], made, &upload); break;
+            case 5: result = cuGraphInstantiateWithParams_ptsz(&exec[i], made, &upload); break;
+            }
+            bool uploads = way >= 4;
+            IS(result, uploads && i == 1 ? FULL : CUDA_SUCCESS);
+            IS(upload.flags, CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD);
+            IS(charged(), uploads ? 300 * MIB : 0);
+        }
+        IS(upload.result_out, way >= 4 ? CUDA_GRAPH_INSTANTIATE_ERROR : 0);
+        OK(cuGraphUpload_ptsz(exec[0], NULL));
+        IS(charged(), 300 * MIB);
+        OK(cuGraphLaunch(exec[0], NULL));
+        OK(cuStreamSynchronize(NULL));
+        OK(cuGraphExecDestroy(exec[0]));
+        if (way < 4) {
+            IS(cuGraphUpload_ptsz(exec[1], NULL), FULL);
+            OK(cuGraphExecDestroy(exec[1]));
+        }
+        OK(cuDeviceGraphMemTrim(device));
+        IS(charged(), 0);
+    }
+}
+
 static void graphs(void)
 {
     CUstream stream;
@@ -346,29 +445,50 @@ static void captures_are_left_alone(void)
     RIGHT(graph != NULL);
 }
 
-/* What NVML lists for this process on the first card, of so many that it lists. */
+/* What NVML lists for this process on the first card, of so many that it lists, which is the same by each of its functions. */
 static unsigned long long own_process_by_nvml(unsigned wanted)
 {
-    void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
-    nvmlReturn_t (*init)(void) = (nvmlReturn_t(*)(void))dlsym(library, "nvmlInit_v2");
-    nvmlReturn_t (*handle)(unsigned, nvmlDevice_t *) =
-        (nvmlReturn_t(*)(unsigned, nvmlDevice_t *))dlsym(library, "nvmlDeviceGetHandleByIndex_v2");
-    nvmlReturn_t (*list)(nvmlDevice_t, unsigned *, nvmlProcessInfo_v2_t *) =
-        (nvmlReturn_t(*)(nvmlDevice_t, unsigned *, nvmlProcessInfo_v2_t *))dlsym(library, "nvmlDeviceGetComputeRunningProcesses_v3");
     nvmlDevice_t card;
+    nvmlProcessInfo_v1_t small[16];
     nvmlProcessInfo_v2_t found[16];
-    unsigned count = 0, none = 0;
-    IS(init(), 0);
-    IS(handle(0, &card), 0);
-    IS(list(card, &none, NULL), NVML_ERROR_INSUFFICIENT_SIZE);
-    IS(none, wanted);
-    count = 16;
-    IS(list(card, &count, found), 0);
+    unsigned count = 0, room = 16;
+    unsigned long long bytes = 0;
+    IS(nvmlInit_v2(), 0);
+    IS(nvmlDeviceGetHandleByIndex_v2(0, &card), 0);
+    IS(nvmlDeviceGetComputeRunningProcesses_v3(card, &count, NULL), NVML_ERROR_INSUFFICIENT_SIZE);
     IS(count, wanted);
-    for (unsigned i = 0; i < count; i++)
+    IS(nvmlDeviceGetComputeRunningProcesses_v3(card, &room, found), 0);
+    IS(room, wanted);
+    for (unsigned i = 0; i < wanted; i++)
         if (found[i].pid == (unsigned)getpid())
-            return found[i].usedGpuMemory;
-    return 0;
+            bytes = found[i].usedGpuMemory;
+    nvmlProcessInfo_v2_t again[16];
+    IS(nvmlDeviceGetComputeRunningProcesses_v2(card, &(unsigned){16}, again), 0);
+    IS(nvmlDeviceGetComputeRunningProcesses(card, &(unsigned){16}, small), 0);
+    for (unsigned i = 0; i < wanted; i++) {
+        RIGHT(again[i].pid == found[i].pid && again[i].usedGpuMemory == found[i].usedGpuMemory);
+        RIGHT(small[i].pid == found[i].pid && small[i].usedGpuMemory == found[i].usedGpuMemory);
+        RIGHT(found[i].gpuInstanceId == 0xffffffff && found[i].computeInstanceId == 0xffffffff);
+    }
+    return bytes;
+}
+
+/* Processes that draw, and those of MPS: none that is this container's. */
+static void no_others_by_nvml(void)
+{
+    nvmlDevice_t card;
+    nvmlProcessInfo_v1_t small[1];
+    nvmlProcessInfo_v2_t large[1];
+    unsigned counts[6] = {1, 1, 1, 1, 1, 1};
+    IS(nvmlDeviceGetHandleByIndex_v2(0, &card), 0);
+    IS(nvmlDeviceGetGraphicsRunningProcesses(card, &counts[0], small), 0);
+    IS(nvmlDeviceGetGraphicsRunningProcesses_v2(card, &counts[1], large), 0);
+    IS(nvmlDeviceGetGraphicsRunningProcesses_v3(card, &counts[2], large), 0);
+    IS(nvmlDeviceGetMPSComputeRunningProcesses(card, &counts[3], small), 0);
+    IS(nvmlDeviceGetMPSComputeRunningProcesses_v2(card, &counts[4], large), 0);
+    IS(nvmlDeviceGetMPSComputeRunningProcesses_v3(card, &counts[5], large), 0);
+    for (unsigned i = 0; i < 6; i++)
+        IS(counts[i], 0);
 }
 
 /* All that such a child asks fails, and it must not use its parent's slot on the way. */
@@ -423,6 +543,7 @@ static void nvml_lists_the_containers_processes(void)
     close(done[1]);
     wait(NULL);
     IS(own_process_by_nvml(1), CONTEXT + 300 * MIB);
+    no_others_by_nvml();
 }
 
 static void hold_some(void)
@@ -617,6 +738,15 @@ static void multicast_objects(void)
     OK(cuMemRelease(handle));
     OK(cuMulticastUnbind(multicast, 1, 0, 32 * MIB));
     IS(charged(), 32 * MIB);
+    OK(cuMemCreate(&handle, 32 * MIB, &prop, 0));
+    OK(cuMemMap(address, 32 * MIB, 0, handle, 0));
+    OK(cuMemSetAccess(address, 32 * MIB, &(struct { CUmemLocation location; int flags; }){prop.location, 3}, 1));
+    OK(cuMulticastBindAddr_v2(multicast, device, 32 * MIB, address, 32 * MIB, 0));
+    OK(cuMemUnmap(address, 32 * MIB));
+    OK(cuMemRelease(handle));
+    IS(charged(), 64 * MIB);
+    OK(cuMulticastUnbind(multicast, device, 32 * MIB, 32 * MIB));
+    IS(charged(), 32 * MIB);
     /* It ends with its last handle and mapping, and what is bound to it with it. */
     OK(cuMemMap(address, 32 * MIB, 0, multicast, 0));
     OK(cuMemRelease(multicast));
@@ -701,6 +831,38 @@ static void contexts(void)
     RIGHT(charged() >= 64 * MIB);
 }
 
+static void every_form_of_a_context(void)
+{
+    CUcontext second, same;
+    CUdeviceptr pointer;
+    OK(cuCtxCreate(&second, 0, device));
+    OK(cuCtxAttach(&same, 0));
+    RIGHT(same == second);
+    OK(cuCtxDetach(second));
+    IS(charged(), CONTEXT);
+    OK(cuMemAlloc_v2(&pointer, 50 * MIB));
+    OK(cuCtxDetach(second));
+    OK(cuCtxSetCurrent(context));
+    IS(charged(), 0);
+    OK(cuCtxCreate_v3(&second, NULL, 0, 0, device));
+    IS(charged(), CONTEXT);
+    OK(cuCtxDestroy(second));
+    OK(cuCtxCreate_v4(&second, NULL, 0, device));
+    OK(cuCtxSetCurrent(context));
+    IS(charged(), CONTEXT);
+    /* One context is what charged() leaves out. */
+    OK(cuDevicePrimaryCtxRelease(device));
+    OK(cuCtxSetCurrent(second));
+    IS(charged(), 0);
+    OK(cuDevicePrimaryCtxRetain(&context, device));
+    OK(cuCtxSetCurrent(context));
+    OK(cuMemAlloc_v2(&pointer, 50 * MIB));
+    OK(cuCtxSetCurrent(second));
+    IS(charged(), CONTEXT + 50 * MIB);
+    OK(cuDevicePrimaryCtxReset(device));
+    IS(charged(), 0);
+}
+
 /* PTX with a variable of 64 MiB. */
 static const char code[] = ".version 7.0\n.target sm_75\n.address_size 64\n"
                            ".visible .global .align 4 .b8 table[67108864];\n"
@@ -726,6 +888,20 @@ static void modules(void)
         OK(cuModuleLoadData(&module, code));
         OK(cuModuleUnload(module));
     }
+    IS(charged(), 0);
+    OK(cuModuleLoadFatBinary(&module, code));
+    IS(charged(), loaded);
+    OK(cuModuleUnload(module));
+    char path[64];
+    int file = memfd_create("code", 0);
+    RIGHT(file >= 0 && write(file, code, strlen(code)) == (ssize_t)strlen(code));
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", file);
+    OK(cuModuleLoad(&module, path));
+    IS(charged(), loaded);
+    OK(cuModuleUnload(module));
+    OK(cuLibraryLoadFromFile(&library, path, NULL, NULL, 0, NULL, NULL, 0));
+    OK(cuLibraryGetModule(&module, library));
+    OK(cuLibraryUnload(library));
     IS(charged(), 0);
 }
 

@@ -1,4 +1,4 @@
-/* The newest list of processes, by an NVML of this file. */
+/* Queries that the fake GPU does not answer, or not with more than it has: by a driver and an NVML of this file. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>
@@ -76,4 +76,37 @@ TEST(without_a_limit_the_detailed_list_of_processes_is_the_drivers)
     CHECK_EQUAL(list(NVML_PROCESS_MODE_COMPUTE, 4, entries, NVML_SUCCESS).numProcArrayEntries, 3);
     CHECK_EQUAL(entries[2].pid, ATTACHED_HOST_PID + 2);
     CHECK_EQUAL(list(NVML_PROCESS_MODE_COMPUTE, 2, entries, NVML_ERROR_INSUFFICIENT_SIZE).numProcArrayEntries, 3);
+}
+
+/* Of 32 bits; a card with more says the largest number. */
+static CUresult info(unsigned *left, unsigned *total)
+{
+    *left = *total = UINT32_MAX;
+    return CUDA_SUCCESS;
+}
+
+static CUresult total_of(unsigned *total, CUdevice device)
+{
+    (void)device;
+    *total = UINT32_MAX;
+    return CUDA_SUCCESS;
+}
+
+TEST(the_first_forms_of_queries_show_a_share_that_fits_into_them)
+{
+    unsigned left, total;
+    struct charge charge;
+    begin(2 * GIB);
+    cuda.cuMemGetInfo = info;
+    cuda.cuDeviceTotalMem = total_of;
+    CHECK(charge_try(&charge, (struct payer){0, NULL}, CHARGE_DATA, 300 * MIB));
+    CHECK_EQUAL(cuMemGetInfo(&left, &total), CUDA_SUCCESS);
+    CHECK_EQUAL(left, 2 * GIB - 300 * MIB);
+    CHECK_EQUAL(total, 2 * GIB);
+    CHECK_EQUAL(cuDeviceTotalMem(&total, 0), CUDA_SUCCESS);
+    CHECK_EQUAL(total, 2 * GIB);
+    container.region.file->hami.limit[0] = 5 * GIB;
+    CHECK_EQUAL(cuMemGetInfo(&left, &total), CUDA_SUCCESS);
+    CHECK_EQUAL(left, UINT32_MAX);
+    CHECK_EQUAL(total, UINT32_MAX);
 }

@@ -154,23 +154,6 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph, u
                                   : result;
 }
 
-CUresult cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
-{
-    CUresult result = container_enter();
-    return result == CUDA_SUCCESS
-               ? instantiated(cuda.cuGraphInstantiateWithParams(phGraphExec, hGraph, instantiateParams), phGraphExec, hGraph)
-               : result;
-}
-
-CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *phGraphExec, CUgraph hGraph,
-                                           CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
-{
-    CUresult result = container_enter();
-    return result == CUDA_SUCCESS
-               ? instantiated(cuda.cuGraphInstantiateWithParams_ptsz(phGraphExec, hGraph, instantiateParams), phGraphExec, hGraph)
-               : result;
-}
-
 static void for_each_locked(const bool locked[REGION_DEVICES], void (*act)(unsigned device))
 {
     for (unsigned device = 0; device < REGION_DEVICES; device++)
@@ -262,6 +245,41 @@ CUresult cuGraphUpload(CUgraphExec hGraphExec, CUstream hStream)
 CUresult cuGraphUpload_ptsz(CUgraphExec hGraphExec, CUstream hStream)
 {
     return launch(hGraphExec, hStream, cuda.cuGraphUpload_ptsz);
+}
+
+/* Instantiation may upload as well, which takes the graph's memory: here that is a step of its own. */
+static CUresult instantiate_with_params(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params,
+                                        CUresult (*ask)(CUgraphExec *, CUgraph, CUDA_GRAPH_INSTANTIATE_PARAMS *),
+                                        CUresult (*upload)(CUgraphExec, CUstream))
+{
+    CUresult result = container_enter();
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!params || !(params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD))
+        return instantiated(ask(exec, graph, params), exec, graph);
+    params->flags &= ~(cuuint64_t)CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
+    result = instantiated(ask(exec, graph, params), exec, graph);
+    params->flags |= CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = launch(*exec, params->hUploadStream, upload);
+    if (result != CUDA_SUCCESS) {
+        params->result_out = CUDA_GRAPH_INSTANTIATE_ERROR;
+        cuGraphExecDestroy(*exec);
+    }
+    return result;
+}
+
+CUresult cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
+{
+    return instantiate_with_params(phGraphExec, hGraph, instantiateParams, cuda.cuGraphInstantiateWithParams, cuda.cuGraphUpload);
+}
+
+CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *phGraphExec, CUgraph hGraph,
+                                           CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
+{
+    return instantiate_with_params(phGraphExec, hGraph, instantiateParams, cuda.cuGraphInstantiateWithParams_ptsz,
+                                   cuda.cuGraphUpload_ptsz);
 }
 
 CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
