@@ -1,12 +1,19 @@
-"""Programs that run beside a test: started with a log file each, stopped by their own PID."""
+"""Programs that run beside a test: started with a log file each, stopped by their own PID, never left behind.
+
+Each dies with whoever started it, also by SIGKILL: what a killed run leaves would go on taking the machine's time, and
+whatever reads a pipe that it inherited would wait for its end.
+"""
 
 import signal
 import subprocess
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 STOP_SECONDS = 30
+DYING_WITH_US = ("setpriv", "--pdeathsig", "KILL")
+"""util-linux's command that runs another one so: prctl(2), PR_SET_PDEATHSIG, which outlives execve(2)."""
 
 
 @dataclass
@@ -34,7 +41,11 @@ class Running:
                 self.process.wait(STOP_SECONDS)
             except subprocess.TimeoutExpired:
                 self.process.kill()
-        return self.process.wait()
+        try:
+            return self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            said = f"{self.name} (PID {self.process.pid}) is there {STOP_SECONDS} s after SIGKILL"
+            raise TimeoutError(f"{said}:\n{self.last_lines()}") from error
 
 
 def start(
@@ -45,10 +56,14 @@ def start(
     environment: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> Running:
-    """Start a program with both outputs appended to `log`, in a session of its own so that Ctrl-C does not reach it."""
+    """Start a program with both outputs appended to `log`, in a session of its own so that Ctrl-C does not reach it.
+
+    To be called by the main thread: "whoever started it" is to the kernel the thread that did.
+    """
+    assert threading.current_thread() is threading.main_thread(), f"{name} would end with this thread"
     with log.open("ab") as output:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=cwd,
+            [*DYING_WITH_US, *command], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=cwd,
             env=None if environment is None else dict(environment), start_new_session=True,
         )  # fmt: skip
     return Running(name, process, log)

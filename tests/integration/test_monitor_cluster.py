@@ -6,13 +6,14 @@ import secrets
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cluster.client import Cluster, Object, wait_until
 from tests.cluster.control_plane import ControlPlane
+from tests.cluster.processes import DYING_WITH_US
 
 from isolator_testing.processes import running
 from isolator_testing.regions import Card, RegionImage, Slot, Use, hold, write
@@ -88,16 +89,22 @@ def kubeconfig(cluster: Cluster, namespace: str, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def url(kubeconfig: Path, namespace: str, tmp_path: Path) -> Iterator[str]:
-    command: list[str | Path] = [sys.executable, "-m", "isolator_monitor", "serve", "--kubeconfig", kubeconfig]
-    command += ["--node-name", namespace, "--update-interval", "0.2"]
+    command: list[str | Path] = [*DYING_WITH_US, sys.executable, "-m", "isolator_monitor", "serve"]
+    command += ["--kubeconfig", kubeconfig, "--node-name", namespace, "--update-interval", "0.2"]
     command += ["--kubelet-root", tmp_path / "kubelet", "--listen-address", "127.0.0.1", "--listen-port", "0"]
     (tmp_path / "kubelet").mkdir()
     with (
         (tmp_path / "log").open("w") as log,
         running(command, stderr=log) as process,
     ):
-        port: Callable[[], list[str]] = lambda: re.findall(r'"port": (\d+)', (tmp_path / "log").read_text())  # noqa: E731
-        yield f"http://127.0.0.1:{wait_until(port, 'the port', WAIT_SECONDS)[0]}/metrics"
+
+        def port() -> int:
+            text = (tmp_path / "log").read_text()
+            assert process.poll() is None, text
+            events = map(json.loads, text.rpartition("\n")[0].splitlines())
+            return next((int(event["port"]) for event in events if event["event"] == "listening"), 0)
+
+        yield f"http://127.0.0.1:{wait_until(port, 'port in the log of the monitor', WAIT_SECONDS)}/metrics"
         process.terminate()
         assert process.wait(WAIT_SECONDS) == 0
 
