@@ -5,15 +5,16 @@ import json
 import os
 import re
 import subprocess
+import tempfile
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.cluster import programs
+from tests.cluster import processes, programs
 
 T = TypeVar("T")
 Object = dict[str, Any]
@@ -24,6 +25,9 @@ JSON_PATCH = "application/json-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
 ADMIN = ""
+CALL_SECONDS = 120
+COMMAND_SECONDS = 600
+"""More than `release.WAIT_SECONDS`, which helm is told to wait."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +70,9 @@ class Cluster:
 
     def _run(self, command: Sequence[str], stdin: str | None, check: bool) -> str:
         done = subprocess.run(
-            command, input=stdin, capture_output=True, text=True, env=self.environment(), timeout=600, check=False
-        )
+            command, input=stdin, capture_output=True, text=True, check=False,
+            env=self.environment(), timeout=COMMAND_SECONDS,
+        )  # fmt: skip
         assert not check or done.returncode == 0, f"{' '.join(command)}: {done.stderr or done.stdout}"
         return done.stdout if done.returncode == 0 else done.stdout + done.stderr
 
@@ -82,21 +87,26 @@ class Cluster:
         content_type: str = "application/json",
         query: Mapping[str, str] | None = None,
     ) -> Answer:
-        """One request. With `user`, on behalf of that user, whom authorisation and admission then see."""
+        """One request. With `user`, on behalf of that user, whom authorisation and admission then see.
+
+        Raises TimeoutError that names the request, OSError.
+        """
         headers = {"Content-Type": content_type}
-        connection = http.client.HTTPConnection("127.0.0.1", self.proxy_port, timeout=120)
-        connection.putrequest(method, path + (f"?{urllib.parse.urlencode(query)}" if query else ""))
         payload = b"" if body is None else json.dumps(body).encode()
-        for name, value in (headers | {"Content-Length": str(len(payload))}).items():
-            connection.putheader(name, value)
-        if user:
-            connection.putheader("Impersonate-User", user)
-            for group in (*groups, "system:authenticated"):
-                connection.putheader("Impersonate-Group", group)
-        connection.endheaders(payload)
-        answer = connection.getresponse()
-        content = answer.read()
-        connection.close()
+        with closing(http.client.HTTPConnection("127.0.0.1", self.proxy_port, timeout=CALL_SECONDS)) as connection:
+            connection.putrequest(method, path + (f"?{urllib.parse.urlencode(query)}" if query else ""))
+            for name, value in (headers | {"Content-Length": str(len(payload))}).items():
+                connection.putheader(name, value)
+            if user:
+                connection.putheader("Impersonate-User", user)
+                for group in (*groups, "system:authenticated"):
+                    connection.putheader("Impersonate-Group", group)
+            try:
+                connection.endheaders(payload)
+                answer = connection.getresponse()
+                content = answer.read()
+            except TimeoutError as error:
+                raise TimeoutError(f"{method} {path}: no answer within {CALL_SECONDS} s") from error
         try:
             decoded = json.loads(content)
         except json.JSONDecodeError:
@@ -129,9 +139,9 @@ class Cluster:
             "metadata": {"name": name, "labels": labels or {}},
         }
         # One of that name may still be on its way out.
-        wait_until(lambda: self.create(namespace).status == 201, f"a new namespace {name}")
+        wait_for_answer(lambda: self.create(namespace), 201, f"new namespace {name}")
         account: Object = {"kind": "ServiceAccount", "metadata": {"name": "default", "namespace": name}}
-        wait_until(lambda: self.get(account).status == 200, f"the default service account of {name}")
+        wait_for_answer(lambda: self.get(account), 200, f"default service account of {name}")
         try:
             yield name
         finally:
@@ -201,18 +211,35 @@ def wait_until(condition: Callable[[], T], what: str, seconds: float = 120) -> T
         time.sleep(0.1)
 
 
+def wait_for_answer(ask: Callable[[], Answer], status: int, what: str, seconds: float = 120) -> Answer:
+    """Return the first answer of that status. Raises TimeoutError with what was waited for and the last answer."""
+    last: list[Answer] = []
+
+    def answered() -> bool:
+        last[:] = [ask()]
+        return last[0].status == status
+
+    try:
+        wait_until(answered, what, seconds)
+    except TimeoutError as error:
+        raise TimeoutError(f"{error}: {last[0].status} {last[0].message}") from error
+    return last[0]
+
+
 @contextmanager
 def connect(kubeconfig: Path, kubernetes: str = programs.DEFAULT_KUBERNETES) -> Iterator[Cluster]:
     """A cluster by its kubeconfig, for the time of a `with` block."""
     kubectl = programs.ensure("kubectl", kubernetes)
     command = [str(kubectl), "proxy", "--port=0", f"--kubeconfig={kubeconfig}"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as proxy:
+    with tempfile.TemporaryDirectory(prefix="isolator-proxy-") as directory:
+        proxy = processes.start("kubectl proxy", command, Path(directory) / "log")
+
+        def port() -> int:
+            proxy.check_alive()
+            found = re.search(r"Starting to serve on \S+:(\d+)", proxy.log.read_text())
+            return int(found[1]) if found else 0
+
         try:
-            assert proxy.stdout is not None
-            line = proxy.stdout.readline()
-            found = re.search(r":(\d+)", line)
-            if found is None:
-                raise RuntimeError(f"kubectl proxy did not start: {line}")
-            yield Cluster(kubeconfig, kubectl, int(found[1]))
+            yield Cluster(kubeconfig, kubectl, wait_until(port, "port that kubectl proxy says it serves on"))
         finally:
-            proxy.terminate()
+            proxy.stop()

@@ -6,7 +6,6 @@ import secrets
 import signal
 import ssl
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.cluster import processes, programs
+from tests.cluster import processes, programs, waiting
 from tests.cluster.network import LOOPBACK, Network, free_port
 
 READY_SECONDS = 300
@@ -32,10 +31,6 @@ AUDIT_POLICY = {
         {"level": "Metadata"},
     ],
 }
-
-
-def _say(text: str) -> None:
-    print(f"cluster: {text}", file=sys.stderr, flush=True)
 
 
 def _write_json(path: Path, content: object) -> Path:
@@ -89,8 +84,9 @@ class ControlPlane:
     def _prepare(self) -> None:
         (self.state / "pki").mkdir(parents=True, exist_ok=True)
         subprocess.run(
-            ["openssl", "genrsa", "-out", self.state / "pki" / "sa.key", "2048"], check=True, capture_output=True
-        )
+            ["openssl", "genrsa", "-out", self.state / "pki" / "sa.key", "2048"],
+            check=True, capture_output=True, timeout=READY_SECONDS,
+        )  # fmt: skip
         (self.state / "tokens.csv").write_text(f'{self._token},admin,admin,"system:masters"\n')
         _write_json(self.state / "audit-policy.json", AUDIT_POLICY)
         self._etcd_port = free_port(self.network)
@@ -169,9 +165,9 @@ class ControlPlane:
             now = time.monotonic()
             if now - started > READY_SECONDS:
                 raise TimeoutError(f"no {what} after {READY_SECONDS} s:\n{self._running[program].last_lines()}")
-            if now - said > programs.PROGRESS_SECONDS:
+            if now - said > waiting.PROGRESS_SECONDS:
                 said = now
-                _say(f"  waiting for {what} ({now - started:.0f} s)")
+                waiting.say(f"  waiting for {what} ({now - started:.0f} s)")
             time.sleep(0.2)
 
     def start(self) -> None:
@@ -183,7 +179,7 @@ class ControlPlane:
         self._start_etcd()
         self.start_api_server()
         self._start_controller_manager()
-        _say(f"Kubernetes {self.kubernetes} at {self.url} after {time.monotonic() - started:.0f} s")
+        waiting.say(f"Kubernetes {self.kubernetes} at {self.url} after {time.monotonic() - started:.0f} s")
 
     def stop_api_server(self, how: signal.Signals = signal.SIGTERM) -> None:
         """Stop kube-apiserver alone; `start_api_server` brings it back with all that was stored."""

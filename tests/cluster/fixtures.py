@@ -10,9 +10,16 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.cluster import client, control_plane, network, programs
+from tests.cluster import client, control_plane, network, programs, waiting
 from tests.cluster.client import Cluster
 from tests.cluster.control_plane import ControlPlane
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have progress shown while pytest captures what tests print: a build of minutes would look like a hang."""
+    capture = config.pluginmanager.getplugin("capturemanager")
+    if capture is not None:
+        waiting.say_within(capture.global_and_fixture_disabled)
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +35,7 @@ def own_control_plane() -> Iterator[ControlPlane | None]:
         state = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="isolator-cluster-")))
         where = network.LOOPBACK
         if os.geteuid() == 0:
-            where = stack.enter_context(network.namespace(f"isolator-{os.getpid()}"))
+            where = stack.enter_context(network.namespace(f"{network.PREFIX}{os.getpid()}"))
         yield stack.enter_context(control_plane.control_plane(state, programs.chosen_kubernetes(), where))
 
 

@@ -14,6 +14,7 @@ import platform
 import shutil
 import socket
 import ssl
+import subprocess
 import sys
 import threading
 import time
@@ -43,6 +44,10 @@ IMAGE_CONTENT = {
 
 POD_NETWORK = "198.19.0"
 INTERVAL_SECONDS = 0.2
+STOP_SECONDS = 300
+"""A pass asks the API server several times, and each answer may take as long as `client.CALL_SECONDS`."""
+
+PROBE_SECONDS = 10
 TOKEN_SECONDS = 3600
 _namespaces = itertools.count()
 
@@ -107,7 +112,8 @@ class Node:
         self._tokens: dict[Path, tuple[float, bytes]] = {}
         self._addresses = itertools.cycle(range(2, 255))
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._loop, name=f"node {name}")
+        # A pass that never ends must not keep the test run from ending.
+        self._thread = threading.Thread(target=self._loop, name=f"node {name}", daemon=True)
 
     @property
     def _manifest(self) -> Object:
@@ -138,7 +144,9 @@ class Node:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
-        self._thread.join()
+        self._thread.join(STOP_SECONDS)
+        if self._thread.is_alive():
+            raise TimeoutError(f"node {self.name} did not end its pass within {STOP_SECONDS} s; it is at\n{self._at()}")
         for pod in list(self._pods.values()):
             self._end(pod)
             # Only a kubelet lets a pod that it had go.
@@ -146,6 +154,11 @@ class Node:
         with self.plane.network.entered():
             network.ip("link", "delete", "pods")
         self.cluster.delete(self._manifest)
+
+    def _at(self) -> str:
+        """Where the thread that runs pods is."""
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        return "".join(traceback.format_stack(frame)) if frame else "its end"
 
     def logs(self) -> str:
         """What every running container has written, for a failed test's report."""
@@ -224,7 +237,7 @@ class Node:
         taken = {pod.network.address for pod in self._pods.values()}
         # In turn, also after many starts that failed: an address that was just given up may still be asked for.
         number = next(number for number in self._addresses if f"{POD_NETWORK}.{number}" not in taken)
-        where = Network(f"{POD_NETWORK}.{number}", f"{self.plane.network.namespace}-{next(_namespaces)}")
+        where = Network(f"{POD_NETWORK}.{number}", network.of_pod(self.plane.network, next(_namespaces)))
         network.ip("netns", "add", where.namespace)
         try:
             self._connect(where, number)
@@ -325,7 +338,11 @@ class Node:
             return True
         if "exec" in probe:
             process = pod.running.containers[container["name"]].exec(probe["exec"]["command"])
-            return process.communicate()[0] == 0
+            try:
+                return process.communicate(timeout=PROBE_SECONDS)[0] == 0
+            except subprocess.TimeoutExpired:
+                process.kill()
+                return False
         if "httpGet" in probe:
             return self._http_probe(pod, container, probe["httpGet"])
         # gRPC health: that the port accepts is as much as this node looks at.

@@ -17,6 +17,7 @@ GOLDEN = sorted(path.name.removesuffix(".values.yaml") for path in (CHARTS / "go
 SINCE = {"library-from-an-image": (1, 31)}
 """Reviewed outputs that the chart refuses to make for an older Kubernetes."""
 
+COMMAND_SECONDS = 120
 NEWEST = "1.37.0"
 WITH_OPERATOR = ("--api-versions", "monitoring.coreos.com/v1")
 
@@ -38,7 +39,8 @@ def template(
         str(programs.ensure(f"helm{helm}")), "template", name, str(chart), "--namespace", "isolator",
         "--kube-version", kube_version, "--values", "-", *arguments,
     ]  # fmt: skip
-    done = subprocess.run(command, input=json.dumps(values or {}), capture_output=True, text=True, check=False)
+    given = json.dumps(values or {})
+    done = subprocess.run(command, input=given, capture_output=True, text=True, check=False, timeout=COMMAND_SECONDS)
     if done.returncode != 0:
         raise Refused(done.stderr)
     return [item for item in yaml.safe_load_all(done.stdout) if item]

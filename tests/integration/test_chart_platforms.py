@@ -1,23 +1,17 @@
 """What some clusters need of the chart: an autoscaler, the node's network, a quota for priorities."""
 
-import base64
 import datetime
-import http.server
-import json
-import ssl
-import threading
 import urllib.parse
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from tests.cluster import control_plane, programs
+from tests.cluster import control_plane, https, programs
 from tests.cluster.client import Cluster, Object, connect, path_of, wait_until
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.release import GPU_LABELS, NAME, UMBRELLA, Release, installed, upgrade
 
-from isolator_testing.certificates import Authority
 from isolator_testing.tools import require_root
 
 pytest_plugins = ["tests.cluster.fixtures"]
@@ -44,12 +38,16 @@ def own(cluster: Cluster, plane: ControlPlane, tmp_path_factory: pytest.TempPath
         yield release
 
 
-def metrics_handler(cluster: Cluster, cpu: str) -> type[http.server.BaseHTTPRequestHandler]:
-    """A metrics API in which every container of every pod uses `cpu`."""
+def metrics(cluster: Cluster, cpu: str) -> https.Answer:
+    """What a metrics API answers in which every container of every pod uses `cpu`."""
 
-    def pods(path: str, query: dict[str, str]) -> Object:
+    def answer(asked: str, _body: Object) -> Object:
+        path, _, query = asked.partition("?")
+        if path == METRICS:
+            return DISCOVERY
         namespace = path.removeprefix(f"{METRICS}/namespaces/").partition("/")[0]
-        listed = cluster.call("GET", f"/api/v1/namespaces/{namespace}/pods", query=query).ok()["items"]
+        wanted = dict(urllib.parse.parse_qsl(query))
+        listed = cluster.call("GET", f"/api/v1/namespaces/{namespace}/pods", query=wanted).ok()["items"]
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         usage = {"cpu": cpu, "memory": "64Mi"}
         items = [
@@ -63,63 +61,39 @@ def metrics_handler(cluster: Cluster, cpu: str) -> type[http.server.BaseHTTPRequ
         ]
         return {"kind": "PodMetricsList", "apiVersion": "metrics.k8s.io/v1beta1", "metadata": {}, "items": items}
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            path, _, query = self.path.partition("?")
-            answer = DISCOVERY if path == METRICS else pods(path, dict(urllib.parse.parse_qsl(query)))
-            body = json.dumps(answer).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    return Handler
+    return answer
 
 
 @contextmanager
 def metrics_api(cluster: Cluster, plane: ControlPlane, directory: Path, cpu: str) -> Iterator[None]:
     """The resource metrics API, which autoscalers read, for the time of a block."""
-    host = "metrics.metrics-api.svc"
-    authority = Authority()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue(host).write(directory).load(context)
-    with plane.network.entered():
-        server = http.server.ThreadingHTTPServer((plane.network.address, 0), metrics_handler(cluster, cpu))
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    port = server.server_address[1]
-    space = {"namespace": "metrics-api"}
-    service = {"apiVersion": "v1", "kind": "Service", "metadata": space | {"name": "metrics"}}
-    endpoints = {
-        "apiVersion": "discovery.k8s.io/v1",
-        "kind": "EndpointSlice",
-        "metadata": space | {"name": "metrics", "labels": {"kubernetes.io/service-name": "metrics"}},
-        "addressType": "IPv4",
-        "endpoints": [{"addresses": [plane.network.address], "conditions": {"ready": True}}],
-        "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
-    }
-    collection = "/apis/apiregistration.k8s.io/v1/apiservices"
-    api = {
-        "apiVersion": "apiregistration.k8s.io/v1",
-        "kind": "APIService",
-        "metadata": {"name": "v1beta1.metrics.k8s.io"},
-        "spec": {
-            "group": "metrics.k8s.io", "version": "v1beta1", "groupPriorityMinimum": 100, "versionPriority": 100,
-            "service": space | {"name": "metrics", "port": 443},
-            "caBundle": base64.b64encode(authority.certificate).decode(),
-        },
-    }  # fmt: skip
-    thread = threading.Thread(target=server.serve_forever, name="metrics API")
-    thread.start()
+    address, space = plane.network.address, {"namespace": "metrics-api"}
     with ExitStack() as stack:
-        stack.callback(thread.join)
-        stack.callback(server.server_close)
-        stack.callback(server.shutdown)
+        host = "metrics.metrics-api.svc"
+        served = stack.enter_context(https.serving(plane.network, address, host, directory, metrics(cluster, cpu)))
+        service = {"apiVersion": "v1", "kind": "Service", "metadata": space | {"name": "metrics"}}
+        endpoints = {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": space | {"name": "metrics", "labels": {"kubernetes.io/service-name": "metrics"}},
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],
+            "ports": [{"name": "https", "port": served.port, "protocol": "TCP"}],
+        }
+        collection = "/apis/apiregistration.k8s.io/v1/apiservices"
+        api = {
+            "apiVersion": "apiregistration.k8s.io/v1",
+            "kind": "APIService",
+            "metadata": {"name": "v1beta1.metrics.k8s.io"},
+            "spec": {
+                "group": "metrics.k8s.io", "version": "v1beta1", "groupPriorityMinimum": 100, "versionPriority": 100,
+                "service": space | {"name": "metrics", "port": 443},
+                "caBundle": served.ca_bundle,
+            },
+        }  # fmt: skip
         stack.enter_context(cluster.scratch_namespace("metrics-api"))
-        cluster.create(service | {"spec": {"ports": [{"name": "https", "port": 443, "targetPort": port}]}}).ok()
+        ports = [{"name": "https", "port": 443, "targetPort": served.port}]
+        cluster.create(service | {"spec": {"ports": ports}}).ok()
         cluster.create(endpoints).ok()
         cluster.call("POST", collection, api).ok()
         stack.callback(cluster.call, "DELETE", f"{collection}/v1beta1.metrics.k8s.io")

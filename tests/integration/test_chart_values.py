@@ -16,7 +16,7 @@ from deploy.helm import generate
 from tests.cluster import programs
 from tests.cluster.client import Object
 from tests.cluster.release import CHARTS, UMBRELLA
-from tests.cluster.rendering import GOLDEN, WITH_OPERATOR, Refused, golden_values, template
+from tests.cluster.rendering import COMMAND_SECONDS, GOLDEN, WITH_OPERATOR, Refused, golden_values, template
 
 pytestmark = [pytest.mark.cluster, pytest.mark.every_change]
 
@@ -37,7 +37,7 @@ def nested(path: str, value: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("chart", ["kai-resource-isolator", *THIN])
 def test_charts_pass_the_strict_linter(chart: str, helm: int) -> None:
     command = [str(programs.ensure(f"helm{helm}")), "lint", "--strict", str(CHARTS / chart)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=COMMAND_SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -59,7 +59,7 @@ def test_a_thin_chart_renders_what_the_umbrella_renders_for_its_service(chart: s
 @pytest.mark.parametrize("chart", ["kai-resource-isolator", *THIN])
 def test_a_packaged_chart_renders_what_its_folder_renders(chart: str, helm: int, tmp_path: Path) -> None:
     command = [str(programs.ensure(f"helm{helm}")), "package", str(CHARTS / chart), "--destination", str(tmp_path)]
-    subprocess.run(command, check=True, capture_output=True)
+    subprocess.run(command, check=True, capture_output=True, timeout=COMMAND_SECONDS)
     (archive,) = tmp_path.iterdir()
     assert template({}, archive, helm=helm) == template({}, CHARTS / chart, helm=helm)
 
@@ -360,7 +360,7 @@ def words_of_help(part: str, command: str) -> set[str]:
     environment = os.environ | {"COLUMNS": "1000"}
     printed = subprocess.run(
         [sys.executable, "-m", f"isolator_{part}", command, "--help"],
-        check=True, capture_output=True, text=True, env=environment,
+        check=True, capture_output=True, text=True, env=environment, timeout=COMMAND_SECONDS,
     ).stdout  # fmt: skip
     return set(re.findall(r"--[a-z][a-z-]+|[A-Z]+_[A-Z_]+", printed))
 
@@ -466,7 +466,9 @@ def notes(values: Mapping[str, Any]) -> str:
         str(programs.ensure("helm4")), "install", "kai-resource-isolator", str(UMBRELLA), "--namespace", "isolator",
         "--dry-run=client", "--values", "-",
     ]  # fmt: skip
-    done = subprocess.run(command, input=json.dumps(values), check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        command, input=json.dumps(values), check=True, capture_output=True, text=True, timeout=COMMAND_SECONDS
+    )
     return done.stdout.partition("NOTES:\n")[2]
 
 

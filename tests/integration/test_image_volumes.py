@@ -26,6 +26,7 @@ from tests.node.runtime import Image
 
 from isolator_testing.tools import require_root
 
+WAIT_SECONDS = 120
 IMAGE = "library:1"
 NAMESPACE = "isolator-image"
 WITHOUT_GATE = (1, 35)
@@ -54,7 +55,7 @@ def admitted(manifest: Object, directory: Path) -> Object:
     file.write_text(json.dumps(manifest))
     command = [sys.executable, "-m", "isolator_webhook", "review", str(file), "--library", "image"]
     command += ["--library-image", IMAGE, "--basis-mib", str(site.CARD_MIB), "--output", "pod"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=WAIT_SECONDS)
     return api_server.defaulted(json.loads(done.stdout))
 
 
@@ -82,7 +83,7 @@ def test_a_container_is_capped_by_the_library_of_an_image(tmp_path: Path) -> Non
         )
         running.manifest["metadata"]["annotations"][PRELOAD] = "/nothing.so\n"
         kubelet.sync(running)
-        _status, output = container.exec(["sh", "-c", script]).communicate()
+        _status, output = container.exec(["sh", "-c", script]).communicate(timeout=WAIT_SECONDS)
         assert output.split() == ["containers", "libvgpu.so", "limits", "/usr/local/vgpu/libvgpu.so"]
 
 
@@ -111,7 +112,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
     values = {"volumes": {"library": "image", "imageVolumeGate": gate}, "monitor": {"enabled": False}}
     state, directory = tmp_path_factory.mktemp("plane"), tmp_path_factory.mktemp("node")
     with (
-        network.namespace(f"image-{os.getpid()}") as where,
+        network.namespace(f"{network.PREFIX}image-{os.getpid()}") as where,
         control_plane.control_plane(state, version, where, ["ImageVolume=true"] if gate else []) as plane,
         client.connect(plane.kubeconfig, version) as cluster,
         installed(cluster, plane, directory, NAMESPACE, values) as running,
