@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.client import Cluster, Object, wait_until
+from tests.cluster.processes import DYING_WITH_US
 
 from isolator_testing import tools
 from isolator_testing.processes import running
@@ -118,6 +119,7 @@ def site(cluster: Cluster, tmp_path: Path) -> Iterator[Site]:
 @contextlib.contextmanager
 def service(site: Site, *flags: str) -> Iterator["subprocess.Popen[str]"]:
     command = [
+        *DYING_WITH_US,
         *PROGRAM,
         "run",
         *site.keep(),

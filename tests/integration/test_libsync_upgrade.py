@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import select
 import shutil
 import subprocess
 import time
@@ -108,6 +109,7 @@ def containers(site: Site) -> Iterator[Callable[[int], Started]]:
             started.append(site.start(number))
         for process in started:
             assert process.stdout is not None
+            assert select.select([process.stdout], [], [], WAIT_SECONDS)[0], "a container that says its memory"
             line = process.stdout.readline()
             assert line == f"total {LIMIT_MIB << 20}\n", line + "".join(process.communicate(timeout=WAIT_SECONDS))
         return started
@@ -115,7 +117,7 @@ def containers(site: Site) -> Iterator[Callable[[int], Started]]:
     yield start
     for process in started:
         process.kill()
-        process.communicate()
+        process.communicate(timeout=WAIT_SECONDS)
 
 
 def end(process: "subprocess.Popen[str]") -> tuple[int, str, str]:

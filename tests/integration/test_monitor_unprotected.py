@@ -1,7 +1,7 @@
 """A container that uses a card without the library is found by NVML and its cgroup, on a fake card, a real kernel."""
 
 import json
-import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -31,7 +31,8 @@ def cgroup() -> Iterator[Path]:
     root = next((Path(mount[1]) for mount in mounts if mount[2] == "cgroup2" and "rw" in mount[3].split(",")), None)
     if root is None:
         skip_or_fail("needs a writable cgroup2 hierarchy")
-    top = root / f"kubepods-test-{os.getpid()}"
+    # A run that is killed leaves its own, which is empty once its processes are gone.
+    top = root / f"kubepods-test-{secrets.token_hex(4)}"
     made = [top, top / f"pod{UID}", top / f"pod{UID}" / CONTAINER_ID]
     try:
         for path in made:

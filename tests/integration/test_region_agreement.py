@@ -144,7 +144,7 @@ def test_dead_processes_are_gone_at_once(tmp_path: Path, two_users: tuple[Proces
     one, two = two_users
     one.run("a = ok(d.cuMemAlloc(1 << 30))")
     one.popen.kill()
-    one.popen.wait()
+    one.popen.wait(60)
     assert [process.host_pid for process in read(tmp_path).processes] == [two.popen.pid]
 
 

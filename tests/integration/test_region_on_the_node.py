@@ -99,7 +99,7 @@ def regions(kubelet: Kubelet) -> Path:
 
 
 def listed(process: Process) -> list[str]:
-    status, output = process.communicate()
+    status, output = process.communicate(timeout=WAIT_SECONDS)
     assert status == 0, process.errors.read_text()
     return sorted(output.split())
 

@@ -15,6 +15,7 @@ import grpc
 import pytest
 from tests.cluster.client import Cluster, Object, wait_until
 from tests.cluster.control_plane import ControlPlane
+from tests.cluster.processes import DYING_WITH_US
 
 from isolator_core.proto import vram_pb2, vram_pb2_grpc
 from isolator_testing.processes import running
@@ -104,8 +105,17 @@ def account(cluster: Cluster, tmp_path: Path) -> Iterator[Account]:
 
 @pytest.fixture
 def vramd(account: Account) -> Iterator[Vramd]:
-    command = [sys.executable, "-m", "isolator_vramd", "serve", "--kubeconfig", str(account.kubeconfig)]
-    arguments = ["--listen-address", "127.0.0.1", "--listen-port", "0", "--metrics-port", "0"]
+    command = [*DYING_WITH_US, sys.executable, "-m", "isolator_vramd", "serve"]
+    arguments = [
+        "--kubeconfig",
+        str(account.kubeconfig),
+        "--listen-address",
+        "127.0.0.1",
+        "--listen-port",
+        "0",
+        "--metrics-port",
+        "0",
+    ]
     with running([*command, *arguments], stderr=subprocess.PIPE) as process:
         yield Vramd(process)
         process.terminate()
@@ -146,7 +156,7 @@ def test_nodes_of_a_real_cluster(cluster: Cluster, plane: ControlPlane, account:
             eventually(20000, NODES + 1, "a label that was changed")
             term = {"match_expressions": [{"key": "zone", "operator": "In", "values": ["b"]}]}
             request = vram_pb2.GetBasisRequest(required_node_affinity={"terms": [term]})
-            assert stub.GetBasis(request).basis.basis_mib == 24576
+            assert stub.GetBasis(request, timeout=WAIT_SECONDS).basis.basis_mib == 24576
             cluster.delete(manifests[0]).ok()
             eventually(20001, NODES, "a node that was deleted")
 

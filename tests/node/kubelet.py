@@ -2,6 +2,7 @@
 
 import contextlib
 import shutil
+import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from tests.node.runtime import ADDABLE, CAPABILITIES, Container, ContainerSpec, 
 
 KUBELET_DIRECTORY = "var/lib/kubelet"
 RETRY_SECONDS = 0.1
+INIT_SECONDS = 300
+"""A kubelet waits for ever for an init container; whoever waits for a test does not."""
 
 
 @dataclass
@@ -110,7 +113,11 @@ class Kubelet:
             started = self._run(pod, container)
             if container.get("restartPolicy") == "Always":
                 continue
-            status, _output = started.main.communicate()
+            try:
+                status, _output = started.main.communicate(timeout=INIT_SECONDS)
+            except subprocess.TimeoutExpired as error:
+                said = f"container {container['name']} has not ended after {INIT_SECONDS} s: {started.errors()}"
+                raise PodFailure("Init", said) from error
             if status != 0:
                 raise PodFailure("Init:Error", f"container {container['name']} ended with {status}: {started.errors()}")
         for container in spec["containers"]:

@@ -5,6 +5,7 @@ Shares no code with the reader: what both agree on was written twice.
 
 import fcntl
 import os
+import select
 import struct
 import time
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 MAGIC = 19920718
+READY_SECONDS = 60
 V0_BYTES, V1_BYTES, EXTENSION, END = 1_197_896, 2_008_952, 2_011_136, 3_203_072
 
 
@@ -160,6 +162,7 @@ def hold(lock: Path, slots: Sequence[int]) -> Iterator[dict[int, int]]:
                     os._exit(1)
             children[slot] = child
         for _ in slots:
+            assert select.select([ready], [], [], READY_SECONDS)[0], f"no child owns its slot of {lock} yet"
             os.read(ready, 1)
         yield children
     finally:
