@@ -177,13 +177,15 @@ inherited = [name for name in os.listdir("/proc/self/fd") if int(name) > 2 and o
              and os.get_inheritable(int(name))]
 print(json.dumps([os.umask(0o27), inherited]))
 status = open("/proc/self/status").read()
-caught = int(next(line for line in status.splitlines() if line.startswith("SigCgt")).split()[1], 16)
+fields = dict(line.split(":", 1) for line in status.splitlines())
+caught = int(fields["SigCgt"], 16)
 print(json.dumps([bool(caught >> number - 1 & 1) for number in (signal.SIGUSR1, signal.SIGUSR2)]))
+print(int(fields["Threads"]))
 sys.exit(7)
 """
 
 
-def test_a_program_keeps_its_umask_signals_files_and_status(container: Container) -> None:
+def test_a_program_keeps_its_umask_signals_files_threads_and_status(container: Container) -> None:
     done = subprocess.run(
         [sys.executable, "-c", LIKE_ANY_PROGRAM],
         env=container.environment(PYTHONPATH=str(ROOT)),
@@ -192,7 +194,7 @@ def test_a_program_keeps_its_umask_signals_files_and_status(container: Container
         check=False,
     )
     assert (done.returncode, done.stderr) == (7, "")
-    assert [json.loads(line) for line in done.stdout.splitlines()] == [[0o27, []], [False, False]]
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [[0o27, []], [False, False], 1]
 
 
 CAPPED = """

@@ -135,6 +135,7 @@ MUTANTS = (
     Mutant("managed memory costs nothing", "memory/linear.c", "begin_as(CHARGE_MANAGED, &charge, bytesize)", "begin_as(CHARGE_MANAGED, &charge, 0)",
            "linear"),
     Mutant("arrays cost nothing", "memory/arrays.c", "    return told ? bytes : computed(descriptor, levels);", "    return told ? 0 : 0;", "arrays"),
+    Mutant("arrays whose size is not told cost nothing", "memory/arrays.c", "return told ? bytes : computed(descriptor, levels);", "return told ? bytes : 0;", "does_not_tell"),
     Mutant("arrays outlive their context", "memory/contexts.c", "    arrays_gone_with(context);\n", "", "contexts"),
     Mutant("a retained handle that is not counted", "memory/virtual.c",
            "    result = cuda.cuMemRetainAllocationHandle(handle, addr);\n    if (result == CUDA_SUCCESS)\n        records_refer(handles(), *handle, 1, &record);",

@@ -169,6 +169,21 @@ TEST(nvml_shows_the_share_too)
     CHECK_TEXT(client_do(&watcher, "nvml 0"), nvml(LIMIT, LIMIT, 0));
 }
 
+TEST(the_start_of_cuda_makes_no_context)
+{
+    struct world world = world_make();
+    world_limits(&world, MEMORY, "4147m");
+    struct client client = client_start(&world, "handle", NULL);
+    struct client host = client_start(&world, "handle", (const char *const[]){"LD_PRELOAD=", NULL});
+    char wanted[64];
+    CHECK_TEXT(client_do(&client, "init"), "0");
+    CHECK_TEXT(client_do(&client, "nvml 0"), nvml(LIMIT, LIMIT, 0));
+    CHECK_TEXT(client_do(&host, "processes 0"), "0");
+    CHECK_TEXT(client_do(&client, "context 0"), "0");
+    snprintf(wanted, sizeof(wanted), "0 %d:%llu", client.pid, (unsigned long long)CONTEXT);
+    CHECK_TEXT(client_do(&host, "processes 0"), wanted);
+}
+
 TEST(nvml_that_was_not_begun_answers_so)
 {
     struct world world = world_make();

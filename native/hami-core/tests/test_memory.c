@@ -33,6 +33,12 @@ static void play(const char *name, const char *faults)
 #define SCENARIO(name) TEST(name) { play(#name, ""); }
 #include "scenarios.def"
 
+/* As before CUDA 11.6. */
+TEST(arrays_of_a_driver_that_does_not_tell_their_size_are_computed)
+{
+    play("arrays", "cuArrayGetMemoryRequirements=error:801;cuMipmappedArrayGetMemoryRequirements=error:801");
+}
+
 TEST(an_estimate_gives_way_to_what_nvml_says)
 {
     play("an_estimate_gives_way_to_what_nvml_says", "nvmlDeviceGetComputeRunningProcesses_v2=error:3@1");
