@@ -6,14 +6,51 @@
 #include "../hooks.h"
 #include "modules.h"
 
-/* Notes what a load made the overhead grow by, if only nothing, so that the unload gives it back. */
-static CUresult loaded(CUresult result, const struct payer *payer, const struct overhead_mark *before, const void *handle)
+/* A call that loads something, from before the driver is asked. */
+struct loading {
+    struct payer payer;
+    struct overhead_mark before;
+};
+
+static CUresult begin(struct loading *loading)
 {
-    if (result == CUDA_SUCCESS && payer->device != DEVICE_NONE)
-        records_add(&process->holdings.modules, (struct record){.key = (uintptr_t)handle,
-                                                                .bytes = overhead_changed(payer->device, before, 0),
-                                                                .device = payer->device,
-                                                                .owner = (uintptr_t)payer->context});
+    CUresult result = charge_current(&loading->payer);
+    if (result == CUDA_SUCCESS)
+        loading->before = overhead_mark(loading->payer.device);
+    return result;
+}
+
+/* A library belongs to no context: it may be loaded before there is one, and is put into each as it is used. */
+static CUresult begin_without_context(struct loading *loading)
+{
+    CUresult result = container_enter();
+    if (result != CUDA_SUCCESS || begin(loading) == CUDA_SUCCESS)
+        return result;
+    loading->payer = (struct payer){DEVICE_NONE, NULL};
+    return CUDA_SUCCESS;
+}
+
+/* Notes what a load made the overhead grow by, if only nothing, so that the unload gives it back. */
+static void note(const struct loading *loading, uint64_t handle)
+{
+    if (loading->payer.device != DEVICE_NONE)
+        records_add(&process->holdings.modules, (struct record){.key = handle,
+                                                                .bytes = overhead_changed(loading->payer.device, &loading->before, 0),
+                                                                .device = loading->payer.device,
+                                                                .owner = (uintptr_t)loading->payer.context});
+}
+
+static CUresult module_loaded(CUresult result, const struct loading *loading, const CUmodule *module)
+{
+    if (result == CUDA_SUCCESS)
+        note(loading, (uintptr_t)*module);
+    return result;
+}
+
+static CUresult library_loaded(CUresult result, const struct loading *loading, const CUlibrary *library)
+{
+    if (result == CUDA_SUCCESS)
+        note(loading, (uintptr_t)*library);
     return result;
 }
 
@@ -45,47 +82,33 @@ static CUresult unloaded(CUresult result, const struct record *record)
 
 CUresult cuModuleLoad(CUmodule *module, const char *fname)
 {
-    struct payer payer;
-    CUresult result = charge_current(&payer);
-    if (result != CUDA_SUCCESS)
-        return result;
-    struct overhead_mark before = overhead_mark(payer.device);
-    result = cuda.cuModuleLoad(module, fname);
-    return loaded(result, &payer, &before, result == CUDA_SUCCESS ? *module : NULL);
+    struct loading loading;
+    CUresult result = begin(&loading);
+    return result == CUDA_SUCCESS ? module_loaded(cuda.cuModuleLoad(module, fname), &loading, module) : result;
 }
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image)
 {
-    struct payer payer;
-    CUresult result = charge_current(&payer);
-    if (result != CUDA_SUCCESS)
-        return result;
-    struct overhead_mark before = overhead_mark(payer.device);
-    result = cuda.cuModuleLoadData(module, image);
-    return loaded(result, &payer, &before, result == CUDA_SUCCESS ? *module : NULL);
+    struct loading loading;
+    CUresult result = begin(&loading);
+    return result == CUDA_SUCCESS ? module_loaded(cuda.cuModuleLoadData(module, image), &loading, module) : result;
 }
 
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions, CUjit_option *options,
                             void **optionValues)
 {
-    struct payer payer;
-    CUresult result = charge_current(&payer);
-    if (result != CUDA_SUCCESS)
-        return result;
-    struct overhead_mark before = overhead_mark(payer.device);
-    result = cuda.cuModuleLoadDataEx(module, image, numOptions, options, optionValues);
-    return loaded(result, &payer, &before, result == CUDA_SUCCESS ? *module : NULL);
+    struct loading loading;
+    CUresult result = begin(&loading);
+    return result == CUDA_SUCCESS
+               ? module_loaded(cuda.cuModuleLoadDataEx(module, image, numOptions, options, optionValues), &loading, module)
+               : result;
 }
 
 CUresult cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin)
 {
-    struct payer payer;
-    CUresult result = charge_current(&payer);
-    if (result != CUDA_SUCCESS)
-        return result;
-    struct overhead_mark before = overhead_mark(payer.device);
-    result = cuda.cuModuleLoadFatBinary(module, fatCubin);
-    return loaded(result, &payer, &before, result == CUDA_SUCCESS ? *module : NULL);
+    struct loading loading;
+    CUresult result = begin(&loading);
+    return result == CUDA_SUCCESS ? module_loaded(cuda.cuModuleLoadFatBinary(module, fatCubin), &loading, module) : result;
 }
 
 CUresult cuModuleUnload(CUmodule hmod)
@@ -99,39 +122,30 @@ CUresult cuModuleUnload(CUmodule hmod)
     return known ? unloaded(result, &record) : result;
 }
 
-/* A library belongs to no context: it may be loaded before there is one, and is put into each as it is used. */
-static struct payer current_if_any(void)
-{
-    struct payer payer;
-    return charge_current(&payer) == CUDA_SUCCESS ? payer : (struct payer){DEVICE_NONE, NULL};
-}
-
 CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jitOptions, void **jitOptionsValues,
                            unsigned int numJitOptions, CUlibraryOption *libraryOptions, void **libraryOptionValues,
                            unsigned int numLibraryOptions)
 {
-    CUresult result = container_enter();
-    if (result != CUDA_SUCCESS)
-        return result;
-    struct payer payer = current_if_any();
-    struct overhead_mark before = overhead_mark(payer.device);
-    result = cuda.cuLibraryLoadData(library, code, jitOptions, jitOptionsValues, numJitOptions, libraryOptions,
-                                    libraryOptionValues, numLibraryOptions);
-    return loaded(result, &payer, &before, result == CUDA_SUCCESS ? *library : NULL);
+    struct loading loading;
+    CUresult result = begin_without_context(&loading);
+    return result == CUDA_SUCCESS
+               ? library_loaded(cuda.cuLibraryLoadData(library, code, jitOptions, jitOptionsValues, numJitOptions, libraryOptions,
+                                                       libraryOptionValues, numLibraryOptions),
+                                &loading, library)
+               : result;
 }
 
 CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_option *jitOptions, void **jitOptionsValues,
                                unsigned int numJitOptions, CUlibraryOption *libraryOptions, void **libraryOptionValues,
                                unsigned int numLibraryOptions)
 {
-    CUresult result = container_enter();
-    if (result != CUDA_SUCCESS)
-        return result;
-    struct payer payer = current_if_any();
-    struct overhead_mark before = overhead_mark(payer.device);
-    result = cuda.cuLibraryLoadFromFile(library, fileName, jitOptions, jitOptionsValues, numJitOptions, libraryOptions,
-                                        libraryOptionValues, numLibraryOptions);
-    return loaded(result, &payer, &before, result == CUDA_SUCCESS ? *library : NULL);
+    struct loading loading;
+    CUresult result = begin_without_context(&loading);
+    return result == CUDA_SUCCESS
+               ? library_loaded(cuda.cuLibraryLoadFromFile(library, fileName, jitOptions, jitOptionsValues, numJitOptions,
+                                                           libraryOptions, libraryOptionValues, numLibraryOptions),
+                                &loading, library)
+               : result;
 }
 
 CUresult cuLibraryUnload(CUlibrary library)
