@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -126,6 +127,19 @@ MUTANTS = (
            "    result = cuda.cuMemFree(dptr);\n    (void)departure;", "first_forms"),
     Mutant("a context that ends with its first detach", "memory/contexts.c", "        records_refer(contexts(), (uintptr_t)*pctx, 1, &record);", "        (void)record;",
            "every_form_of_a_context"),
+    Mutant("a pitch as it was guessed", "memory/linear.c", "    result = cuda.cuMemAllocPitch_v2(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);\n    if (result == CUDA_SUCCESS)",
+           "    result = cuda.cuMemAllocPitch_v2(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);\n    if (0)", "a_pitch_is_charged"),
+    Mutant("pools that shrink are not looked at again", "charge.c", "    settle_for_query(device);\n", "", "pool_is_charged"),
+    Mutant("memory of the host is a card's", "charge.c", "    *payer = (struct payer){DEVICE_NONE, NULL};\n    return container_enter();\n}", "    return charge_device(0, payer);\n}",
+           "virtual_memory the_host_none"),
+    Mutant("an estimate that is not said to be one", "memory/overhead.c", "    container_mark_estimated(any);\n", "    (void)any;\n", "where_the_pid"),
+    Mutant("a refusal by another error", "charge.c", "return taken ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;", "return taken ? CUDA_SUCCESS : CUDA_ERROR_NOT_PERMITTED;",
+           "processes_of_a_container"),
+    Mutant("what was never seen is not freed", "memory/linear.c", "    result = cuda.cuMemFree_v2(dptr);\n    linear_departed",
+           "    result = departure.known ? cuda.cuMemFree_v2(dptr) : CUDA_SUCCESS;\n    linear_departed", "never_saw"),
+    Mutant("managed memory that nobody asked for", "memory/linear.c", 'return value && strcmp(value, "true") == 0 && cuda', "return !value && cuda", "card_has_not"),
+    Mutant("a region of another version is used", "region.c", "header->version == EXTENSION_VERSION &&", "header->version > 0 &&", "another_version"),
+    Mutant("a managed container without a region is not counted", "container.c", "if (answer == LIMITS_UNMANAGED && !opened &&", "if (!opened &&", "without_a_volume"),
     Mutant("others' captures are disturbed", "quiet.h", "quiet.changed = cuda.cuThreadExchangeStreamCaptureMode(&quiet.before) == CUDA_SUCCESS;", "", "captures"),
     Mutant("a name is enough to be the driver's", "hooks.c", "return address && address == *driver_function(hook) ? hook_wrapper(hook) : address;",
            "return address ? hook_wrapper(hook) : address;", "lookup"),
@@ -231,9 +245,11 @@ def main() -> int:
             print("the tests fail without a change:", *lines, unchanged.stderr, sep="\n")
             return 2
         for mutant in chosen:
+            begun = time.monotonic()
             said = verdict(copy, mutant)
             failed += said != ""
-            print(f"{'SURVIVED' if said else 'noticed '}  {mutant.name}{': ' + said if said else ''}", flush=True)
+            seconds = f"{time.monotonic() - begun:5.1f} s"
+            print(f"{'SURVIVED' if said else 'noticed '} {seconds}  {mutant.name}{': ' + said if said else ''}", flush=True)
     print(f"{len(chosen) - failed} noticed, {failed} not")
     return 1 if failed or not chosen else 0
 
