@@ -248,8 +248,8 @@ def main() -> int:
             begun = time.monotonic()
             said = verdict(copy, mutant)
             failed += said != ""
-            seconds = f"{time.monotonic() - begun:5.1f} s"
-            print(f"{'SURVIVED' if said else 'noticed '} {seconds}  {mutant.name}{': ' + said if said else ''}", flush=True)
+            line = f"{time.monotonic() - begun:5.1f} s  {mutant.name}"
+            print(f"SURVIVED {line}: {said}" if said else f"noticed  {line}", flush=True)
     print(f"{len(chosen) - failed} noticed, {failed} not")
     return 1 if failed or not chosen else 0
 
