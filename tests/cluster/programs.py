@@ -4,17 +4,19 @@ Each folder under `go/` pins one set of programs by a go.mod and a go.sum. The c
 a changed pin builds anew and an unchanged one never does.
 """
 
-import fcntl
 import hashlib
 import json
 import os
 import shutil
 import subprocess
-import sys
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
+
+from tests.cluster import processes, waiting
+
+from isolator_testing.processes import running
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "kai-resource-isolator" / "cluster"
 MODULES = Path(__file__).parent / "go"
@@ -22,7 +24,8 @@ KUBERNETES_VERSIONS = tuple(
     sorted((path.name.removeprefix("kubernetes-") for path in MODULES.glob("kubernetes-*")), key=lambda v: v.split("."))
 )
 DEFAULT_KUBERNETES = "1.34"
-PROGRESS_SECONDS = 15
+BUILD_SECONDS = 3600
+"""What one program may take, and what others may build before it: minutes, and ten of them beside other work."""
 
 _PACKAGES = {
     "etcd": "go.etcd.io/etcd/server/v3",
@@ -80,40 +83,43 @@ def _environment() -> dict[str, str]:
     return os.environ | {"GOFLAGS": "-p=2 -buildvcs=false", "CGO_ENABLED": "0", "GOWORK": "off"}
 
 
-@contextmanager
-def _one_build_at_a_time() -> Iterator[None]:
+def _one_build_at_a_time(program: str) -> AbstractContextManager[None]:
     CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def _say(text: str) -> None:
-    print(f"cluster: {text}", file=sys.stderr, flush=True)
+    (CACHE / "lock").touch()
+    return waiting.alone(CACHE / "lock", f"the cache, to build {program}", BUILD_SECONDS)
 
 
 def _build(folder: Path, package: str, target: Path) -> None:
     """Compile one program, saying every few seconds how many packages are done."""
     version = _version(folder, package)
-    _say(f"building {target.name} {version} (once; minutes)")
+    waiting.say(f"building {target.name} {version} (once; minutes)")
+    # Not by `nice`: who waits for the program would wait for whatever else this machine does.
+    # A compiler that outlived a killed run would write into the cache beside the next one's.
     command = [
-        "nice", "go", "build", "-v", "-trimpath", "-ldflags", " ".join(["-s", "-w", *_stamp(package, version)]),
+        *processes.DYING_WITH_US, "go", "build", "-v", "-trimpath",
+        "-ldflags", " ".join(["-s", "-w", *_stamp(package, version)]),
         "-o", str(target.with_suffix(".new")), package,
     ]  # fmt: skip
     started = said = time.monotonic()
     done, last = 0, [""] * 20
-    with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, env=_environment()) as process:
+    with running(command, cwd=folder, stderr=subprocess.PIPE, env=_environment()) as process:
+        too_long = threading.Timer(BUILD_SECONDS, process.kill)
+        too_long.daemon = True
+        too_long.start()
         assert process.stderr is not None
         for line in process.stderr:
             done += 1
             last = [*last[1:], line]
-            if time.monotonic() - said > PROGRESS_SECONDS:
+            if time.monotonic() - said > waiting.PROGRESS_SECONDS:
                 said = time.monotonic()
-                _say(f"  {target.name}: {done} packages after {said - started:.0f} s")
+                waiting.say(f"  {target.name}: {done} packages after {said - started:.0f} s")
+        process.wait()
+        too_long.cancel()
     if process.returncode != 0:
-        raise BuildError(f"building {package} failed:\n{''.join(last)}")
+        took = f"with status {process.returncode} after {time.monotonic() - started:.0f} of at most {BUILD_SECONDS} s"
+        raise BuildError(f"building {package} ended {took}:\n{''.join(last)}")
     target.with_suffix(".new").rename(target)
-    _say(f"built {target.name} in {time.monotonic() - started:.0f} s")
+    waiting.say(f"built {target.name} in {time.monotonic() - started:.0f} s")
 
 
 def ensure(program: str, kubernetes: str = DEFAULT_KUBERNETES) -> Path:
@@ -131,7 +137,7 @@ def ensure(program: str, kubernetes: str = DEFAULT_KUBERNETES) -> Path:
         return target
     if shutil.which("go") is None:
         raise BuildError(f"{program} must be built and go is missing: install Go 1.26 or later")
-    with _one_build_at_a_time():
+    with _one_build_at_a_time(program):
         if not target.exists():
             target.parent.mkdir(exist_ok=True)
             _build(folder, _PACKAGES[program], target)
