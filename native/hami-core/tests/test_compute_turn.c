@@ -373,6 +373,103 @@ TEST(a_launch_that_fails_is_not_paid_for)
     CHECK_EQUAL(driver.live_events, 0);
 }
 
+static void pause_ms(unsigned milliseconds)
+{
+    clock_sleep(milliseconds * (uint64_t)MILLISECOND);
+}
+
+static void order(enum order kind)
+{
+    uint64_t now = clock_now() & ~(uint64_t)ORDER_BITS;
+    __atomic_store_n(&container.region.file->extension.devices[0].order, now | kind, __ATOMIC_RELAXED);
+}
+
+/* With a budget for all that a test launches, and of a kind of launch that is timed only now and then. */
+static struct compute_bucket *begin_known(void)
+{
+    struct compute_bucket *bucket = begin(50, 0.05f);
+    for (unsigned i = 0; i < 20; i++)
+        launch(8);
+    bucket->balance = 1000 * MILLISECOND;
+    driver.events = 0;
+    return bucket;
+}
+
+TEST(each_launch_of_a_known_kind_pays_and_few_are_timed)
+{
+    const struct compute_bucket *bucket = begin_known();
+    CUlaunchConfig config = {1, 1, 1, 32, 1, 1, 0, NULL, NULL, 0};
+    for (unsigned i = 0; i < 100; i++) {
+        CHECK_EQUAL(launch(8), CUDA_SUCCESS);
+        CHECK_EQUAL(cuLaunchKernelEx(&config, (CUfunction)8, NULL, NULL), CUDA_SUCCESS);
+    }
+    CHECK_EQUAL(bucket->balance, 990 * MILLISECOND);
+    CHECK(driver.events >= 2 * 4 && driver.events <= 2 * 5); /* one in 2 ms of its work, a pair each */
+    driver.launched = CUDA_ERROR_INVALID_VALUE;
+    for (unsigned i = 0; i < 100; i++)
+        CHECK_EQUAL(launch(8), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQUAL(bucket->balance, 990 * MILLISECOND);
+}
+
+TEST(what_a_known_kind_costs_is_learned_anew)
+{
+    struct compute_bucket *bucket = begin_known();
+    driver.took_ms = 0.025f;
+    for (unsigned i = 0; i < 200; i++)
+        launch(8);
+    bucket->balance = 1000 * MILLISECOND;
+    for (unsigned i = 0; i < 100; i++)
+        launch(8);
+    CHECK_EQUAL(bucket->balance, 1000 * MILLISECOND - 100 * 25000);
+}
+
+TEST(a_known_kind_waits_for_a_debt)
+{
+    struct compute_bucket *bucket = begin_known();
+    bucket->balance = -30 * MILLISECOND;
+    bucket->refilled_at = clock_now();
+    uint64_t begin_at = clock_now();
+    launch(8);
+    CHECK(clock_now() - begin_at >= 59 * (uint64_t)MILLISECOND);
+}
+
+TEST(a_known_kind_is_held_by_an_order)
+{
+    begin_known();
+    order(ORDER_HOLD);
+    uint64_t begin_at = clock_now();
+    launch(8);
+    CHECK(clock_now() - begin_at >= ORDER_VALID);
+}
+
+TEST(a_captured_launch_of_a_known_kind_is_not_paid_for)
+{
+    struct compute_bucket *bucket = begin_known();
+    CUgraph graph;
+    CHECK_EQUAL(cuStreamBeginCapture_v2(NULL, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+    launch(8);
+    CHECK_EQUAL(bucket->balance, 1000 * MILLISECOND);
+    CHECK_EQUAL(cuStreamEndCapture(NULL, &graph), CUDA_SUCCESS);
+    launch(8);
+    CHECK_EQUAL(bucket->balance, 1000 * MILLISECOND - 50000);
+}
+
+TEST(a_cap_that_is_lifted_and_set_again_holds_for_a_known_kind)
+{
+    static const unsigned caps[] = {100, 50};
+    struct compute_bucket *bucket = begin_known();
+    for (unsigned i = 0; i < 2; i++) {
+        container.region.file->hami.sm_limit[0] = caps[i];
+        pause_ms(300);
+        for (unsigned j = 0; j < 2 * QUIET_LAUNCHES; j++)
+            launch(8); /* one of these looks again */
+        int64_t before = bucket->balance;
+        for (unsigned j = 0; j < 100; j++)
+            launch(8);
+        CHECK_EQUAL(before - bucket->balance, caps[i] == 100 ? 0 : 5 * MILLISECOND);
+    }
+}
+
 TEST(a_debt_is_waited_for_and_the_wait_is_counted)
 {
     struct compute_bucket *bucket = begin(50, 40);
@@ -393,11 +490,6 @@ static void *launch_again(void *done)
     launch(8);
     __atomic_store_n((bool *)done, true, __ATOMIC_RELEASE);
     return NULL;
-}
-
-static void pause_ms(unsigned milliseconds)
-{
-    clock_sleep(milliseconds * (uint64_t)MILLISECOND);
 }
 
 TEST(one_of_an_unknown_kind_is_let_through_until_it_was_timed)
@@ -540,12 +632,6 @@ TEST(devices_have_caps_and_budgets_of_their_own)
     CHECK_EQUAL(container.region.file->extension.devices[1].throttled, 0);
 }
 
-static void order(enum order kind)
-{
-    uint64_t now = clock_now() & ~(uint64_t)ORDER_BITS;
-    __atomic_store_n(&container.region.file->extension.devices[0].order, now | kind, __ATOMIC_RELAXED);
-}
-
 /* Without a cap, of a kind of launch whose cost is known. */
 static struct compute_bucket *begin_ordered(float took_ms)
 {
@@ -561,11 +647,15 @@ TEST(a_launch_that_is_held_goes_when_the_order_ends)
     begin_ordered(0.05f);
     bool done = false;
     pthread_t other;
+    const uint64_t *throttled = &container.region.file->extension.devices[0].throttled;
     order(ORDER_HOLD);
     CHECK_EQUAL(pthread_create(&other, NULL, launch_again, &done), 0);
-    pause_ms(100);
+    for (unsigned i = 0; i < 100 && __atomic_load_n(throttled, __ATOMIC_RELAXED) <= 50 * (uint64_t)MILLISECOND; i++) {
+        pause_ms(10);
+        order(ORDER_HOLD); /* again, as a monitor does */
+    }
     CHECK(!__atomic_load_n(&done, __ATOMIC_ACQUIRE));
-    CHECK(__atomic_load_n(&container.region.file->extension.devices[0].throttled, __ATOMIC_RELAXED) > 50 * (uint64_t)MILLISECOND);
+    CHECK(__atomic_load_n(throttled, __ATOMIC_RELAXED) > 50 * (uint64_t)MILLISECOND);
     order(ORDER_NONE);
     CHECK_EQUAL(pthread_join(other, NULL), 0);
 }
@@ -685,6 +775,7 @@ TEST(a_handler_that_jumps_away_leaves_nothing_locked)
                 if (process->compute)
                     process->compute->looked_at = 1;
                 turn_quiet = 0;
+                turn_looked_at = 0;
                 launch(8);
             }
         }

@@ -3,13 +3,15 @@
 #define COSTS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "../lock.h"
 
 enum { COST_SAMPLES = 64, COSTS = 4096, COST_PLACES = 8 };
 
-struct cost {
+/* What a launch reads of it lies in one line of the cache. */
+struct __attribute__((aligned(64))) cost {
     uint64_t key;       /* 0: free */
     uint64_t ns;        /* 0: not known yet */
     uint64_t begun;     /* when the launch began that is being timed, CLOCK_MONOTONIC, 0 = none is */
@@ -41,20 +43,32 @@ static inline struct cost *cost_place(struct costs *costs, uint64_t key, unsigne
     return &costs->table[((key >> 1) + place) & (COSTS - 1)];
 }
 
-static inline struct cost *costs_find(struct costs *costs, uint64_t key)
+/* NULL: it has none. */
+static inline struct cost *costs_known(struct costs *costs, uint64_t key)
 {
     for (unsigned place = 0; place < COST_PLACES; place++) {
         struct cost *cost = cost_place(costs, key, place);
         if (__atomic_load_n(&cost->key, __ATOMIC_ACQUIRE) == key)
             return cost;
     }
-    return costs_make(costs, key);
+    return NULL;
+}
+
+static inline struct cost *costs_find(struct costs *costs, uint64_t key)
+{
+    struct cost *cost = costs_known(costs, key);
+    return cost ? cost : costs_make(costs, key);
+}
+
+static inline uint32_t cost_countdown(const struct cost *cost)
+{
+    return __atomic_load_n(&cost->countdown, __ATOMIC_RELAXED);
 }
 
 /* Whether this launch is to be timed: the first ones, then often enough to follow, and seldom enough to cost nothing. */
 static inline bool cost_is_due(struct cost *cost)
 {
-    uint32_t left = __atomic_load_n(&cost->countdown, __ATOMIC_RELAXED);
+    uint32_t left = cost_countdown(cost);
     __atomic_store_n(&cost->countdown, left > 0 ? left - 1 : __atomic_load_n(&cost->interval, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
     return left == 0;
 }

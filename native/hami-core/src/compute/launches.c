@@ -15,9 +15,10 @@ static uint64_t key_of(CUfunction function, uint64_t blocks, uint64_t threads)
     return cost_key((uintptr_t)function, blocks, threads);
 }
 
-CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX,
-                        unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
-                        void **kernelParams, void **extra)
+/* Not inlined, and called as the driver is: then a launch that is free is a jump to the driver, its arguments left where they are. */
+static __attribute__((noinline)) CUresult kernel_in_turn(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
+                                                         unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
+                                                         unsigned int sharedMemBytes, CUstream hStream, void **kernelParams, void **extra)
 {
     struct turn turn;
     uint64_t key = key_of(f, product(gridDimX, gridDimY, gridDimZ), product(blockDimX, blockDimY, blockDimZ));
@@ -27,9 +28,18 @@ CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDi
                                   : result;
 }
 
-CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
-                             unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes,
-                             CUstream hStream, void **kernelParams, void **extra)
+CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX,
+                        unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
+                        void **kernelParams, void **extra)
+{
+    return (turn_is_free() ? cuda.cuLaunchKernel : kernel_in_turn)(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ,
+                                                                   sharedMemBytes, hStream, kernelParams, extra);
+}
+
+static __attribute__((noinline)) CUresult kernel_in_turn_ptsz(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
+                                                              unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
+                                                              unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
+                                                              void **kernelParams, void **extra)
 {
     struct turn turn;
     uint64_t key = key_of(f, product(gridDimX, gridDimY, gridDimZ), product(blockDimX, blockDimY, blockDimZ));
@@ -38,6 +48,14 @@ CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int g
                ? turn_end(&turn, cuda.cuLaunchKernel_ptsz(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes,
                                                           hStream, kernelParams, extra))
                : result;
+}
+
+CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
+                             unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes,
+                             CUstream hStream, void **kernelParams, void **extra)
+{
+    return (turn_is_free() ? cuda.cuLaunchKernel_ptsz : kernel_in_turn_ptsz)(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY,
+                                                                             blockDimZ, sharedMemBytes, hStream, kernelParams, extra);
 }
 
 /* A call without a configuration is the driver's to refuse. */
@@ -51,18 +69,29 @@ static CUresult take_ex(struct turn *turn, const CUlaunchConfig *config, CUfunct
     return turn_take(turn, key_of(function, blocks, threads), config->hStream, per_thread);
 }
 
-CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra)
+static __attribute__((noinline)) CUresult kernel_in_turn_ex(const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra)
 {
     struct turn turn;
     CUresult result = take_ex(&turn, config, f, false);
     return result == CUDA_SUCCESS ? turn_end(&turn, cuda.cuLaunchKernelEx(config, f, kernelParams, extra)) : result;
 }
 
-CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra)
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra)
+{
+    return (turn_is_free() ? cuda.cuLaunchKernelEx : kernel_in_turn_ex)(config, f, kernelParams, extra);
+}
+
+static __attribute__((noinline)) CUresult kernel_in_turn_ex_ptsz(const CUlaunchConfig *config, CUfunction f, void **kernelParams,
+                                                                 void **extra)
 {
     struct turn turn;
     CUresult result = take_ex(&turn, config, f, true);
     return result == CUDA_SUCCESS ? turn_end(&turn, cuda.cuLaunchKernelEx_ptsz(config, f, kernelParams, extra)) : result;
+}
+
+CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra)
+{
+    return (turn_is_free() ? cuda.cuLaunchKernelEx_ptsz : kernel_in_turn_ex_ptsz)(config, f, kernelParams, extra);
 }
 
 CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,

@@ -24,6 +24,9 @@
 /* Limits and orders are looked at again after that. */
 static const uint64_t LOOK_PAUSE = 250 * MILLISECOND;
 
+/* Few launches of that length fill the time between two looks: after each of them, one is due. */
+static const uint64_t LONG_LAUNCH = MILLISECOND;
+
 static const uint64_t TRIM_PAUSE = NANOSECONDS_A_SECOND / 2;
 
 /* How long a launch waits for the first of its kind to be timed. That one may itself wait for what this thread launches next. */
@@ -38,6 +41,7 @@ static const uint64_t ORDERED_PAUSE = 100000;
 enum { HAMI_RECENT = 2 };
 
 __thread unsigned turn_quiet;
+__thread uint64_t turn_looked_at;
 __thread bool turn_several;
 
 static struct compute *get_compute(void)
@@ -61,9 +65,14 @@ static struct hami_region *hami(void)
     return &container.region.file->hami;
 }
 
+static struct extension_device *extension_of(unsigned device)
+{
+    return &container.region.file->extension.devices[device];
+}
+
 static struct compute_bucket *bucket_of(unsigned device)
 {
-    return &container.region.file->extension.devices[device].compute;
+    return &extension_of(device)->compute;
 }
 
 /* Percent, 0 = none. */
@@ -83,13 +92,14 @@ static bool caps_hold(void)
 
 static enum order order_now(unsigned device)
 {
-    uint64_t word = __atomic_load_n(&container.region.file->extension.devices[device].order, __ATOMIC_RELAXED);
+    uint64_t word = __atomic_load_n(&extension_of(device)->order, __ATOMIC_RELAXED);
     return __builtin_expect(word == 0, 1) ? ORDER_NONE : order_of(word, clock_now());
 }
 
 static void read_caps(struct compute *compute)
 {
-    bool hold = caps_hold(), first = container_is_first(), metered = first;
+    /* Where the kernel does not wipe the process's page in a child of fork, only container_enter knows whose it is. */
+    bool hold = caps_hold(), first = container_is_first(), wiped = process->owner == 0, metered = first || !wiped;
     unsigned visible = 0, last = DEVICE_NONE;
     for (unsigned device = 0; device < REGION_DEVICES; device++) {
         if (!device_is_visible(device))
@@ -101,7 +111,10 @@ static void read_caps(struct compute *compute)
         last = device;
         visible++;
     }
-    __atomic_store_n(&compute->only, visible == 1 ? last : (unsigned)DEVICE_NONE, __ATOMIC_RELAXED);
+    bool one = visible == 1, capped = one && cap_of(compute, last) != 0;
+    __atomic_store_n(&compute->only, one ? last : (unsigned)DEVICE_NONE, __ATOMIC_RELAXED);
+    __atomic_store_n(&compute->capped, capped, __ATOMIC_RELAXED);
+    __atomic_store_n(&compute->paying, one && wiped && (capped || first) ? extension_of(last) : NULL, __ATOMIC_RELAXED);
     __atomic_store_n(&compute->first, first, __ATOMIC_RELAXED);
     __atomic_store_n(&compute->metered, metered, __ATOMIC_RELEASE);
 }
@@ -184,33 +197,34 @@ static void wait_for_priority(void)
         clock_sleep(BLOCKED_PAUSE);
 }
 
-void turn_look(void)
+static void look_now_and_then(void)
 {
-    static __thread uint64_t looked_at;
+    uint64_t now = clock_coarse(), before = turn_looked_at;
+    /* A thread that launches rarely looks each time, and one that launches often once in a tick of the kernel's clock. */
+    turn_quiet = now - before < 50 * MILLISECOND ? QUIET_LAUNCHES - 1 : 0;
+    if (now == before)
+        return;
+    turn_looked_at = now;
     struct compute *compute = get_compute();
-    uint64_t now = clock_coarse();
-    /* A thread that launches rarely looks each time. */
-    turn_quiet = now - looked_at < 50 * MILLISECOND ? QUIET_LAUNCHES - 1 : 0;
-    looked_at = now;
     if (compute)
         look(compute, now);
     wait_for_priority();
     publish();
 }
 
-static void pay(unsigned device, int64_t price, bool capped)
+static void pay(struct compute_bucket *bucket, int64_t price, bool capped)
 {
     if (capped)
-        bucket_pay(bucket_of(device), price);
+        bucket_pay(bucket, price);
     else
-        bucket_count(bucket_of(device), price);
+        bucket_count(bucket, price);
 }
 
 static void pay_for_unpaid(struct cost *cost, unsigned device)
 {
     uint32_t launches = __atomic_exchange_n(&cost->unpaid, 0, __ATOMIC_RELAXED);
     if (launches)
-        pay(device, bucket_price(bucket_of(device), cost->ns) * launches, cap_of(process->compute, device) != 0);
+        pay(bucket_of(device), bucket_price(bucket_of(device), cost->ns) * launches, cap_of(process->compute, device) != 0);
 }
 
 static void collect(struct compute *compute)
@@ -344,7 +358,7 @@ static struct meter *begin_timing(struct compute *compute, const struct turn *tu
     return meter;
 }
 
-void turn_wait(struct turn *turn, uint64_t key)
+static void wait_and_pay(struct turn *turn, uint64_t key)
 {
     struct compute *compute = process->compute;
     unsigned device = device_of(compute, turn->stream, turn->per_thread);
@@ -367,8 +381,8 @@ void turn_wait(struct turn *turn, uint64_t key)
             give_way(compute, device, cost);
     }
     uint64_t ns = __atomic_load_n(&cost->ns, __ATOMIC_RELAXED);
-    if (ns >= MILLISECOND)
-        turn_quiet = 0; /* few launches take long */
+    if (ns >= LONG_LAUNCH)
+        turn_quiet = 0;
     turn->bucket = bucket_of(device);
     turn->capped = capped;
     turn->cost = cost;
@@ -379,11 +393,52 @@ void turn_wait(struct turn *turn, uint64_t key)
     if (turn->unpaid)
         __atomic_fetch_add(&cost->unpaid, 1, __ATOMIC_RELAXED);
     else
-        pay(device, turn->price, capped);
+        pay(turn->bucket, turn->price, capped);
     if (timed || cost_is_due(cost))
         turn->meter = begin_timing(compute, turn, timed);
     if (ordered)
         weigh(compute, device, turn, ns);
+}
+
+/* Not inlined, so that turn_take saves no registers for it. */
+static __attribute__((noinline)) CUresult take_with_care(struct turn *turn, uint64_t key, CUstream stream, bool per_thread)
+{
+    CUresult result = container_enter();
+    *turn = (struct turn){.stream = stream, .per_thread = per_thread};
+    if (result != CUDA_SUCCESS || process->attachment != COUNTED)
+        return result;
+    if (turn_quiet-- == 0)
+        look_now_and_then();
+    const struct compute *compute = __atomic_load_n(&process->compute, __ATOMIC_ACQUIRE);
+    if (compute && __atomic_load_n(&compute->metered, __ATOMIC_RELAXED))
+        wait_and_pay(turn, key);
+    return CUDA_SUCCESS;
+}
+
+/* Nearly every launch under a cap: what it costs is known, it need not wait, and nothing is to be looked at or timed. It pays, and that
+ * is all. What is out of the ordinary is left to take_with_care, which asks each question again. */
+CUresult turn_take(struct turn *turn, uint64_t key, CUstream stream, bool per_thread)
+{
+    const struct process *mine = __atomic_load_n(&process, __ATOMIC_ACQUIRE);
+    struct compute *compute = mine ? __atomic_load_n(&mine->compute, __ATOMIC_ACQUIRE) : NULL;
+    struct extension_device *device = compute ? __atomic_load_n(&compute->paying, __ATOMIC_RELAXED) : NULL;
+    if (!device || turn_quiet == 0 || meters_own || __atomic_load_n(&captures_open, __ATOMIC_ACQUIRE) != 0 ||
+        __atomic_load_n(&device->order, __ATOMIC_RELAXED) != 0)
+        return take_with_care(turn, key, stream, per_thread);
+    struct cost *cost = costs_known(&compute->costs, key);
+    uint64_t ns = cost && cost_countdown(cost) > 0 ? __atomic_load_n(&cost->ns, __ATOMIC_RELAXED) : 0;
+    bool capped = __atomic_load_n(&compute->capped, __ATOMIC_RELAXED);
+    if (ns == 0 || ns >= LONG_LAUNCH || (capped && bucket_balance(&device->compute) <= 0))
+        return take_with_care(turn, key, stream, per_thread);
+    turn_quiet--;
+    cost_is_due(cost); /* counts it: no */
+    turn->bucket = &device->compute;
+    turn->price = bucket_price(&device->compute, ns);
+    turn->capped = capped;
+    turn->meter = NULL;
+    turn->unpaid = false;
+    pay(&device->compute, turn->price, capped);
+    return CUDA_SUCCESS;
 }
 
 void turn_settle(struct turn *turn, CUresult result)
@@ -396,5 +451,5 @@ void turn_settle(struct turn *turn, CUresult result)
     if (turn->unpaid)
         __atomic_fetch_sub(&turn->cost->unpaid, 1, __ATOMIC_RELAXED);
     else
-        pay(turn->device, -turn->price, turn->capped);
+        pay(turn->bucket, -turn->price, turn->capped);
 }

@@ -12,8 +12,10 @@ enum { QUIET_LAUNCHES = 16 };
 struct compute {
     uint64_t looked_at; /* clock_coarse */
     struct lock looking;
-    uint32_t metered;            /* launches cost something: a device is capped or ordered to give way, or others give way to us */
+    uint32_t metered;            /* launches must be asked about: a device is capped or ordered to give way, or others give way to us */
     uint32_t first;              /* others give way to us */
+    uint32_t capped;             /* `paying` is */
+    struct extension_device *paying; /* the only device, if what is launched there costs something; NULL where there is more to ask */
     uint32_t caps[REGION_DEVICES]; /* percent, 0 = none */
     unsigned only;               /* the region's index of the only device, DEVICE_NONE where there are several */
     struct paid_history paid[REGION_DEVICES];
@@ -37,35 +39,30 @@ struct turn {
 /* This thread's call launches on several devices, each with a turn. */
 extern __thread bool turn_several;
 
-/* Launches of this thread until the clock is read again. */
+/* Launches of this thread until the clock is read again, and what it said last. */
 extern __thread unsigned turn_quiet;
+extern __thread uint64_t turn_looked_at;
 
-void turn_look(void);
-void turn_wait(struct turn *turn, uint64_t key);
 void turn_settle(struct turn *turn, CUresult result);
 
-/* Before a launch. An error is what the launch must return. */
-static inline CUresult turn_take(struct turn *turn, uint64_t key, CUstream stream, bool per_thread)
+/* This thread's next launch needs nothing before or after it, as in most programs, which have no cap. False: ask turn_take. */
+static inline bool turn_is_free(void)
 {
-    CUresult result = container_enter();
-    turn->bucket = NULL;
-    if (__builtin_expect(result != CUDA_SUCCESS || process->attachment != COUNTED, 0))
-        return result;
-    if (__builtin_expect(turn_quiet-- == 0, 0))
-        turn_look();
-    const struct compute *compute = __atomic_load_n(&process->compute, __ATOMIC_ACQUIRE);
-    if (compute && __atomic_load_n(&compute->metered, __ATOMIC_RELAXED)) {
-        turn->stream = stream;
-        turn->per_thread = per_thread;
-        turn_wait(turn, key);
-    }
-    return CUDA_SUCCESS;
+    const struct process *mine = __atomic_load_n(&process, __ATOMIC_ACQUIRE);
+    const struct compute *compute = mine ? __atomic_load_n(&mine->compute, __ATOMIC_ACQUIRE) : NULL;
+    if (__builtin_expect(!compute || __atomic_load_n(&compute->metered, __ATOMIC_RELAXED) || turn_quiet == 0, 0))
+        return false;
+    turn_quiet--;
+    return true;
 }
+
+/* Before a launch. An error is what the launch must return. */
+CUresult turn_take(struct turn *turn, uint64_t key, CUstream stream, bool per_thread);
 
 /* After it. */
 static inline CUresult turn_end(struct turn *turn, CUresult result)
 {
-    if (turn->bucket && (turn->meter || result != CUDA_SUCCESS))
+    if (__builtin_expect(turn->meter || result != CUDA_SUCCESS, 0) && turn->bucket)
         turn_settle(turn, result);
     return result;
 }
