@@ -78,9 +78,10 @@ def launch_rows(folder: Path) -> Iterator[Row]:
     """A launch in turns without the library, with it, and with a cap."""
     program = folder / "compute_client"
     source = Path(__file__).with_name("compute_client.c")
-    compiler, include = os.environ.get("CC", "cc"), f"-I{ROOT}/native/hami-core/src"
+    compiler = os.environ.get("CC", "cc")
+    includes = [f"-I{ROOT}/{place}" for place in ("native/hami-core/tests", "tests/compute")]
     libraries = [f"-L{LIBRARIES}", "-l:libcuda.so.1"]
-    subprocess.run([compiler, "-O2", "-Wall", "-Wextra", include, "-o", program, source, *libraries], check=True)
+    subprocess.run([compiler, "-O2", "-Wall", "-Wextra", *includes, "-o", program, source, *libraries], check=True)
     machine = make_machine(folder)
     machine.nvidia_smi("-L")
     uncapped = make_container(machine, folder / "uncapped", memory="2048m")

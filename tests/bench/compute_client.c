@@ -4,16 +4,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "driver_abi.h"
-
-extern CUresult cuInit(unsigned);
-extern CUresult cuDeviceGet(CUdevice *, int);
-extern CUresult cuDevicePrimaryCtxRetain(CUcontext *, CUdevice);
-extern CUresult cuCtxSetCurrent(CUcontext);
-extern CUresult cuModuleLoadData(CUmodule *, const void *);
-extern CUresult cuModuleGetFunction(CUfunction *, CUmodule, const char *);
-extern CUresult cuStreamCreate(CUstream *, unsigned);
-extern CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **);
+#include "programs.h"
 
 static uint64_t cpu_ns(void)
 {

@@ -102,7 +102,7 @@ def build(folder: Path) -> None:
     """Build the library for model time, and compile worker and sampler into the folder."""
     subprocess.run(["make", "--no-print-directory", "-C", NATIVE, "model"], check=True, stdout=subprocess.DEVNULL)
     compiler = os.environ.get("CC", "cc")
-    flags = ["-O2", "-Wall", "-Wextra", "-Werror", f"-I{NATIVE}/src", f"-I{ROOT}/tests/fakegpu/src/common"]
+    flags = ["-O2", "-Wall", "-Wextra", "-Werror", f"-I{NATIVE}/tests", f"-I{ROOT}/tests/fakegpu/src/common"]
     libraries = [f"-L{LIBRARIES}", "-l:libcuda.so.1", "-l:libnvidia-ml.so.1", "-lm"]
     for name in ("worker", "sampler"):
         source = Path(__file__).with_name(f"{name}.c")

@@ -16,30 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "driver_abi.h"
-
-struct model {
-    size_t bytes;
-    uint64_t (*now_ns)(void);
-    void (*sleep_until_ns)(uint64_t wake_ns);
-    void (*join)(void);
-    void (*leave)(void);
-};
-
-extern CUresult cuInit(unsigned);
-extern CUresult cuDeviceGet(CUdevice *, int);
-extern CUresult cuDevicePrimaryCtxRetain(CUcontext *, CUdevice);
-extern CUresult cuCtxSetCurrent(CUcontext);
-extern CUresult cuGetExportTable(const void **, const CUuuid *);
-extern CUresult cuModuleLoadData(CUmodule *, const void *);
-extern CUresult cuModuleGetFunction(CUfunction *, CUmodule, const char *);
-extern CUresult cuStreamCreate(CUstream *, unsigned);
-extern CUresult cuStreamSynchronize(CUstream);
-extern CUresult cuStreamBeginCapture_v2(CUstream, CUstreamCaptureMode);
-extern CUresult cuStreamEndCapture(CUstream, CUgraph *);
-extern CUresult cuGraphInstantiateWithFlags(CUgraphExec *, CUgraph, unsigned long long);
-extern CUresult cuGraphLaunch(CUgraphExec, CUstream);
-extern CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **);
+#include "programs.h"
 
 enum { GRAPH_KERNELS = 100, PERIOD_NS = 50000000 };
 
@@ -68,8 +45,6 @@ static uint64_t nanoseconds(const char *text)
 
 static void load(const char *how, const char *length)
 {
-    static const CUuuid id = {"\xfa\x4e\x9b\x0c\xc1\x0c\x40\x00\x80\x00"
-                              "fakegp"};
     char code[512], name[64];
     CUdevice device;
     CUcontext context;
@@ -82,7 +57,9 @@ static void load(const char *how, const char *length)
     snprintf(name, sizeof(name), "work_%lluns", (unsigned long long)(as_graph ? length_ns / GRAPH_KERNELS : length_ns));
     snprintf(code, sizeof(code), ".version 8.0\n.target sm_75\n.visible .entry %s() { ret; }\n.visible .entry touch() { ret; }\n", name);
     must(cuInit(0), "cuInit");
-    must(cuGetExportTable((const void **)&model, &id), "cuGetExportTable");
+    model = model_find();
+    if (!model)
+        exit(1);
     must(cuDeviceGet(&device, 0), "cuDeviceGet");
     must(cuDevicePrimaryCtxRetain(&context, device), "cuDevicePrimaryCtxRetain");
     must(cuCtxSetCurrent(context), "cuCtxSetCurrent");
