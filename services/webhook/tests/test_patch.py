@@ -245,6 +245,14 @@ def test_mount_of_ours_that_was_made_writable_is_made_right(world: Any) -> None:
     assert world.admitted(pod)["spec"]["containers"][0]["volumeMounts"] == MOUNTS
 
 
+@pytest.mark.parametrize("position", range(len(MOUNTS)))
+def test_mount_of_ours_that_nothing_is_executed_from_is_made_right(world: Any, position: int) -> None:
+    mounts = [MOUNTS[position] | {"bindMountOptions": ["noexec"]}]
+    pod = world.a_pod({"gpu-memory": "1"}, containers=[{"name": "main", "volumeMounts": mounts}])
+    after = world.admitted(pod)["spec"]["containers"][0]["volumeMounts"]
+    assert sorted(map(str, after)) == sorted(map(str, MOUNTS))
+
+
 @pytest.mark.parametrize(
     "path",
     ["/etc", "/etc/", "//etc", "etc", "/etc/ld.so.preload", "/usr", "/usr/local", "/usr/local/vgpu", "/",

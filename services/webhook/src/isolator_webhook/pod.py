@@ -131,6 +131,8 @@ class VolumeMount(_Written, forbid_unknown_fields=False):
     sub_path: str = ""
     sub_path_expr: str = ""
     mount_propagation: str | None = None
+    bind_mount_options: tuple[str, ...] | None = None
+    """From Kubernetes 1.37 (feature gate VolumeBindMountOptions). With `noexec` the loader passes a library by."""
 
 
 class Volume(_Read):
