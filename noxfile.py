@@ -59,8 +59,9 @@ def tests(session: nox.Session) -> None:
         session.notify(f"tests-{name}", session.posargs)
     native_build(session)
     session.run(
-        "pytest", "tests", "--ignore=tests/fakegpu", "-m", "not cluster and not roots and not soak", *session.posargs
-    )
+        "pytest", "tests", "--ignore=tests/fakegpu",
+        "-m", "not cluster and not roots and not soak and not containerd", *session.posargs,
+    )  # fmt: skip
 
 
 @nox.session
@@ -77,6 +78,13 @@ def everywhere(session: nox.Session) -> None:
     _in_environment(session)
     native_build(session)
     session.run("pytest", "tests/everywhere", *session.posargs)
+
+
+@nox.session
+def containerd(session: nox.Session) -> None:
+    """Run pods that have the library from an image on real containerds, built from their Go modules at first."""
+    _in_environment(session)
+    session.run("pytest", "tests/containerd", *session.posargs)
 
 
 @nox.session

@@ -1,4 +1,4 @@
-"""Kubernetes', etcd's and helm's own programs, built once from their Go modules and kept in the cache.
+"""Kubernetes', etcd's, helm's and containerd's own programs, built once from their Go modules and kept in the cache.
 
 Each folder under `go/` pins one set of programs by a go.mod and a go.sum. The cache's key is the hash of that go.mod:
 a changed pin builds anew and an unchanged one never does.
@@ -24,16 +24,18 @@ KUBERNETES_VERSIONS = tuple(
     sorted((path.name.removeprefix("kubernetes-") for path in MODULES.glob("kubernetes-*")), key=lambda v: v.split("."))
 )
 DEFAULT_KUBERNETES = "1.34"
+DEFAULT_CONTAINERD = "2.2"
 BUILD_SECONDS = 3600
 """What one program may take, and what others may build before it: minutes, and ten of them beside other work."""
 
+_KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet")
+_CONTAINERD = ("containerd", "containerd-shim-runc-v2")
 _PACKAGES = {
     "etcd": "go.etcd.io/etcd/server/v3",
     "helm3": "helm.sh/helm/v3/cmd/helm",
     "helm4": "helm.sh/helm/v4/cmd/helm",
-} | {
-    name: f"k8s.io/kubernetes/cmd/{name}"
-    for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet")
+    **{name: f"k8s.io/kubernetes/cmd/{name}" for name in _KUBERNETES},
+    **{name: f"github.com/containerd/containerd/v2/cmd/{name}" for name in _CONTAINERD},
 }
 
 
@@ -46,10 +48,14 @@ class BuildError(Exception):
     """A program could not be built. The text says which and shows the end of the compiler's output."""
 
 
-def _module_of(program: str, kubernetes: str) -> Path:
-    folder = MODULES / ("helm" if program.startswith("helm") else f"kubernetes-{kubernetes}")
+def _module_of(program: str, kubernetes: str, containerd: str) -> Path:
+    if program.startswith("helm"):
+        return MODULES / "helm"
+    kind, version = ("containerd", containerd) if program in _CONTAINERD else ("kubernetes", kubernetes)
+    folder = MODULES / f"{kind}-{version}"
     if not folder.is_dir():
-        raise BuildError(f"Kubernetes {kubernetes} is not pinned; pinned are {', '.join(KUBERNETES_VERSIONS)}")
+        pinned = sorted(path.name.removeprefix(f"{kind}-") for path in MODULES.glob(f"{kind}-*"))
+        raise BuildError(f"{kind} {version} is not pinned; pinned are {', '.join(pinned)}")
     return folder
 
 
@@ -68,6 +74,8 @@ def _stamp(package: str, version: str) -> list[str]:
     """Linker flags that write the version into a program as its own release build does."""
     if package.startswith("helm.sh/"):
         return [f"-X {package.removesuffix('/cmd/helm')}/internal/version.version={version}"]
+    if package.startswith("github.com/containerd/"):
+        return [f"-X github.com/containerd/containerd/v2/version.Version={version}"]
     if package.startswith("k8s.io/"):
         major, minor, _ = version.removeprefix("v").split(".")
         stamped = {"gitVersion": version, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
@@ -122,15 +130,16 @@ def _build(folder: Path, package: str, target: Path) -> None:
     waiting.say(f"built {target.name} in {time.monotonic() - started:.0f} s")
 
 
-def ensure(program: str, kubernetes: str = DEFAULT_KUBERNETES) -> Path:
+def ensure(program: str, kubernetes: str = DEFAULT_KUBERNETES, *, containerd: str = DEFAULT_CONTAINERD) -> Path:
     """Path of a program, built on the first call.
 
-    `program` is one of etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kubectl, helm3, helm4;
-    `kubernetes` a pinned minor version such as 1.34. Raises BuildError.
+    `program` is one of etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kubectl, helm3, helm4,
+    containerd, containerd-shim-runc-v2; `kubernetes` and `containerd` are pinned minor versions such as 1.34 and 2.2.
+    Raises BuildError.
     """
     if program not in _PACKAGES:
         raise BuildError(f"unknown program {program!r}; known are {', '.join(sorted(_PACKAGES))}")
-    folder = _module_of(program, kubernetes)
+    folder = _module_of(program, kubernetes, containerd)
     key = hashlib.sha256((folder / "go.mod").read_bytes()).hexdigest()[:16]
     target = CACHE / key / program
     if target.exists():
