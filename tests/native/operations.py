@@ -187,6 +187,11 @@ def take_from(number: int, size: int, pool: int) -> str:
     return _note(number, d.cuMemAllocFromPoolAsync(size, objects[pool], 0))
 
 
+def take_from_default(number: int, size: int, device: int) -> str:
+    """From a device's default pool, on the default stream of whichever context is current."""
+    return _note(number, d.cuMemAllocFromPoolAsync(size, ok(d.cuDeviceGetDefaultMemPool(device)), 0))
+
+
 def free_ordered(number: int) -> str:
     return _drop(number, d.cuMemFreeAsync(objects[number], 0))
 

@@ -390,6 +390,17 @@ class Books(RuleBasedStateMachine):
         if self.granted(program.client.run(f"take_ordered({number}, {size})", thread), device, whole_pieces(size)):
             self.keep(program, number=number, kind="ordered", device=device)
 
+    @rule(data=strategies.data(), size=SIZES, device=strategies.integers(0, DEVICES - 1))
+    def take_from_default_pool(self, data: strategies.DataObject, size: int, device: int) -> None:
+        one = self.in_context(data)
+        if one is None or one[0].on(device) is None:
+            return
+        program, thread, _, _ = one
+        number = next(self.numbers)
+        answer = program.client.run(f"take_from_default({number}, {size}, {device})", thread)
+        if self.granted(answer, device, whole_pieces(size)):
+            self.keep(program, number=number, kind="ordered", device=device)
+
     @rule(data=strategies.data(), device=strategies.integers(0, DEVICES - 1), keep=strategies.booleans())
     def make_pool(self, data: strategies.DataObject, device: int, keep: bool) -> None:
         program = data.draw(strategies.sampled_from(self.programs))
