@@ -67,7 +67,12 @@ volumes = st.lists(
 mounts = st.lists(
     st.fixed_dictionaries(
         {"name": st.sampled_from(VOLUME_NAMES), "mountPath": st.sampled_from(PATHS)},
-        optional={"readOnly": st.booleans(), "subPath": st.just("x"), "recursiveReadOnly": st.just("Disabled")},
+        optional={
+            "readOnly": st.booleans(),
+            "subPath": st.just("x"),
+            "recursiveReadOnly": st.just("Disabled"),
+            "bindMountOptions": st.just(["noexec"]),
+        },
     ),
     max_size=3,
 )
