@@ -24,7 +24,7 @@ void test_register(struct test *test);
     }                                                                                                                              \
     static void name(void)
 
-void check_failed(const char *file, int line, const char *format, ...) __attribute__((format(printf, 3, 4)));
+_Noreturn void check_failed(const char *file, int line, const char *format, ...) __attribute__((format(printf, 3, 4)));
 void check_equal(const char *file, int line, const char *what, uint64_t got, uint64_t wanted);
 void check_text(const char *file, int line, const char *what, const char *got, const char *wanted);
 void check_has(const char *file, int line, const char *what, const char *got, const char *wanted);
