@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import Any
 FOLDER = Path(__file__).parent
 LIBRARIES = FOLDER / "build"
 MIB = 1024 * 1024
+ANSWER_SECONDS = 600
 CONTEXT_BYTES = 100 * MIB
 
 
@@ -54,6 +56,9 @@ class Process:
 
     def receive(self) -> Any:
         assert self.popen.stdout is not None
+        if not select.select([self.popen.stdout], [], [], ANSWER_SECONDS)[0]:
+            self.popen.kill()
+            raise AssertionError(f"process {self.popen.pid} has not answered within {ANSWER_SECONDS} s")
         line = self.popen.stdout.readline()
         if not line:
             raise AssertionError(f"the process ended with {self.popen.wait()}")

@@ -13,7 +13,7 @@ import yaml
 from tests.cluster.client import MERGE_PATCH, Cluster, Object, path_of, wait_until
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.load import admissions
-from tests.cluster.release import NAME, UMBRELLA, Release, certificate_values, installed, upgrade
+from tests.cluster.release import NAME, UMBRELLA, WAIT_SECONDS, Release, certificate_values, installed, upgrade
 
 from isolator_testing.certificates import Authority
 from isolator_testing.tools import require_root
@@ -184,7 +184,7 @@ def test_a_certificate_of_ones_own_and_the_next_one_under_load(restored: Release
     def served_by_all() -> bool:
         with restored.node.plane.network.entered():
             addresses = [item.network.address for item in restored.node.pods("webhook")]
-            served = [ssl.get_server_certificate((address, 8443)) for address in addresses]
+            served = [ssl.get_server_certificate((address, 8443), timeout=WAIT_SECONDS) for address in addresses]
         wanted = ssl.PEM_cert_to_DER_cert(issued.certificate.decode())
         return all(ssl.PEM_cert_to_DER_cert(pem) == wanted for pem in served)
 
