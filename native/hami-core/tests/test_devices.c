@@ -72,6 +72,20 @@ TEST(a_fraction_is_of_each_card_by_nvmls_figure_in_whatever_order_cuda_has_them)
     totals(&named, l4, NULL);
 }
 
+/* The container can write its region. */
+TEST(a_region_that_makes_a_card_larger_raises_no_limit)
+{
+    struct world world = two();
+    const uint64_t much = 100 * GIB;
+    world_limits(&world, HALF, NULL);
+    struct client first = start(&world, "CUDA_DEVICE_ORDER=PCI_BUS_ID", NULL);
+    totals(&first, t4, l4);
+    FILE *region = fopen(world.region, "r+");
+    CHECK(region && fseek(region, 2011136 + 4096 + 72, SEEK_SET) == 0 && fwrite(&much, sizeof(much), 1, region) == 1 && fclose(region) == 0);
+    struct client second = start(&world, "CUDA_DEVICE_ORDER=PCI_BUS_ID", NULL);
+    totals(&second, t4, l4);
+}
+
 TEST(the_card_that_is_used_pays_whatever_its_number)
 {
     struct world world = two();

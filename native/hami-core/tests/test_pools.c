@@ -64,6 +64,8 @@ TEST(the_device_of_a_pool_pays_and_for_memory_of_the_host_none)
         take(CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE, 1, made_here);
         CHECK_EQUAL(charge_held(0), 0);
         CHECK_EQUAL(charge_held(1), 64 * MIB);
+        take(CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN, 1 | 3 << 8, made_here);
+        CHECK_EQUAL(charge_held(1), 64 * MIB);
         take(CU_MEM_ALLOCATION_TYPE_PINNED, HOST, 0, made_here);
         CHECK_EQUAL(charge_held(0), 0);
         CHECK_EQUAL(charge_held(1), 0);

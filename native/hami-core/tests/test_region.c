@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../src/region.h"
 #include "harness.h"
 #include "world.h"
 
@@ -328,6 +329,38 @@ TEST(more_processes_than_slots_are_refused)
     CHECK_TEXT(client_do(&second, "init"), "800");
     CHECK_HAS(client_errors(&second), "all 1024 slots are in use");
     CHECK_TEXT(client_do(&client, "alloc 1g"), "0");
+}
+
+/* A stopped process may have been about to change what all share. */
+TEST(who_holds_the_gate_is_named)
+{
+    struct world world = managed();
+    char path[WORLD_PATH], wanted[64];
+    struct client client = started(&world);
+    int file = open(world_path(&world, "vgpu/containers/" WORLD_UID "_main/usage.lock", path), O_RDWR);
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 1024, .l_len = 1};
+    CHECK_EQUAL(fcntl(file, F_SETLK, &lock), 0);
+    snprintf(wanted, sizeof(wanted), "process %d has held its lock for 10 seconds", (int)getpid());
+    struct client second = client_start(&world, "handle", NULL);
+    client_tell(&second, "init");
+    CHECK_TEXT(client_do(&client, "alloc 1g"), "0");
+    CHECK_TEXT(client_do(&second, "umask"), "800"); /* what it was told before */
+    CHECK_HAS(client_errors(&second), wanted);
+}
+
+/* Nobody's output may end up in a region. */
+TEST(a_program_without_standard_streams_gets_no_other_file_in_their_place)
+{
+    struct world world = managed();
+    struct region region = REGION_INITIALIZER;
+    char reason[REASON_BYTES];
+    for (int file = 0; file <= 2; file++)
+        close(file);
+    if (!region_open(&region, world.region, true, reason) || region.lock_file <= 2)
+        _exit(2);
+    for (int file = 0; file <= 2; file++)
+        if (fcntl(file, F_GETFD) >= 0)
+            _exit(3);
 }
 
 TEST(many_that_start_together_share_one_region)
