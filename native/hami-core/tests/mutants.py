@@ -151,6 +151,7 @@ MUTANTS = (
     Mutant("graphs within graphs take nothing", "memory/graphs.c", "cuda.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS && add_nodes(child, sum)", "false && add_nodes(child, sum)",
            "what_is_in_it"),
     Mutant("a graph that shares memory is charged twice", "memory/graphs.c", "            graph->bytes[device] = kept->bytes;\n", "            (void)0;\n", "what_is_in_it"),
+    Mutant("a context that stays current", "memory/contexts.c", "    cuda.cuCtxPopCurrent_v2(&popped);\n", "    (void)popped;\n", "context_that_is_not_known"),
     Mutant("others' captures are disturbed", "quiet.h", "quiet.changed = cuda.cuThreadExchangeStreamCaptureMode(&quiet.before) == CUDA_SUCCESS;", "", "captures"),
     Mutant("a name is enough to be the driver's", "hooks.c", "return address && address == *driver_function(hook) ? hook_wrapper(hook) : address;",
            "return address ? hook_wrapper(hook) : address;", "lookup"),

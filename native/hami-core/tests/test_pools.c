@@ -81,3 +81,54 @@ TEST(managed_pools_are_the_devices_that_they_prefer_or_that_use_them)
         CHECK_EQUAL(charge_held(0), 64 * MIB);
     }
 }
+
+static CUresult context_of(CUstream stream, CUcontext *context)
+{
+    (void)stream;
+    *context = (CUcontext)0x9000;
+    return CUDA_SUCCESS;
+}
+
+static CUresult push(CUcontext context)
+{
+    CHECK(context == (CUcontext)0x9000);
+    attached_current = 1;
+    return CUDA_SUCCESS;
+}
+
+static CUresult pop(CUcontext *context)
+{
+    *context = (CUcontext)0x9000;
+    attached_current = 0;
+    return CUDA_SUCCESS;
+}
+
+static CUresult current_pool(CUmemoryPool *current, CUdevice device)
+{
+    CHECK_EQUAL(device, 1);
+    *current = (CUmemoryPool)&pool;
+    return CUDA_SUCCESS;
+}
+
+static CUresult allocate_in_order(CUdeviceptr *pointer, size_t bytes, CUstream stream)
+{
+    CHECK_EQUAL(attached_current, 0);
+    return allocate(pointer, bytes, NULL, stream);
+}
+
+/* A context may be made by a way that is not wrapped. */
+TEST(the_device_of_a_stream_is_found_also_in_a_context_that_is_not_known)
+{
+    CUdeviceptr pointer;
+    attached_begin();
+    cuda.cuMemPoolGetAttribute = attribute;
+    cuda.cuStreamGetCtx = context_of;
+    cuda.cuCtxPushCurrent_v2 = push;
+    cuda.cuCtxPopCurrent_v2 = pop;
+    cuda.cuDeviceGetMemPool = current_pool;
+    cuda.cuMemAllocAsync = allocate_in_order;
+    pool.holds = 0;
+    CHECK_EQUAL(cuMemAllocAsync(&pointer, 64 * MIB, (CUstream)0x5000), CUDA_SUCCESS);
+    CHECK_EQUAL(charge_held(0), 0);
+    CHECK_EQUAL(charge_held(1), 64 * MIB);
+}
