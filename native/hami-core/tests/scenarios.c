@@ -903,6 +903,13 @@ static void modules(void)
     OK(cuLibraryGetModule(&module, library));
     OK(cuLibraryUnload(library));
     IS(charged(), 0);
+    /* Without a context it is nobody's yet. */
+    OK(cuCtxSetCurrent(NULL));
+    OK(cuLibraryLoadData(&library, code, NULL, NULL, 0, NULL, NULL, 0));
+    OK(cuCtxSetCurrent(context));
+    IS(charged(), 0);
+    OK(cuLibraryUnload(library));
+    IS(charged(), 0);
 }
 
 /* Memory that is charged and not on the card must not hide what a module takes. */
