@@ -1170,6 +1170,13 @@ static void null_pointers_are_the_drivers_business(void)
     IS(cuArrayCreate_v2(NULL, NULL), CUDA_ERROR_INVALID_VALUE);
     IS(cuMemPoolCreate(NULL, NULL), CUDA_ERROR_INVALID_VALUE);
     IS(cuDeviceTotalMem_v2(NULL, device), CUDA_ERROR_INVALID_VALUE);
+    IS(cuGraphInstantiateWithParams(&(CUgraphExec){NULL}, graph_that_takes(2 * MIB), NULL), CUDA_ERROR_INVALID_VALUE);
+    nvmlDevice_t card;
+    IS(nvmlInit_v2(), NVML_SUCCESS);
+    IS(nvmlDeviceGetHandleByIndex_v2(0, &card), NVML_SUCCESS);
+    IS(nvmlDeviceGetMemoryInfo(card, NULL), NVML_ERROR_INVALID_ARGUMENT);
+    IS(nvmlDeviceGetMemoryInfo_v2(card, NULL), NVML_ERROR_INVALID_ARGUMENT);
+    IS(nvmlDeviceGetComputeRunningProcesses_v2(card, NULL, NULL), NVML_ERROR_INVALID_ARGUMENT);
     IS(charged(), 0);
 }
 
