@@ -27,7 +27,7 @@ from isolator_testing import debian
 from isolator_testing.tools import require, require_root, skip_or_fail
 
 HERE = Path(__file__).parent
-LIBRARY, APPLICATION, PAUSE = "library:1", "application:1", "pause:1"
+LIBRARY, BARE, APPLICATION, PAUSE = "library:1", "bare:1", "application:1", "pause:1"
 CLIENT = "/usr/local/bin/client"
 VERSIONS = ("2.1", "2.2", "2.4")
 """The oldest containerd that mounts images, the oldest that mounts a part of one, and the newest."""
@@ -61,6 +61,15 @@ def _library(folder: Path) -> Layout:
     return found
 
 
+def _bare(folder: Path) -> Layout:
+    """The library alone, without the directories that others mount at."""
+    top = folder / "top"
+    layout.copy_program(builds.release(platform.machine()), top / "libvgpu.so")
+    found = Layout(folder / "layout")
+    layout.make_image(found, BARE, [top], [], {})
+    return found
+
+
 def _application(folder: Path) -> Layout:
     """A Debian with the client, and where NVIDIA's images have the loader look for a driver."""
     try:
@@ -88,11 +97,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
     """Where each image is pulled from, by the name that pods have for it."""
     require_root()
     made = {}
-    for image, make in ((LIBRARY, _library), (APPLICATION, _application), (PAUSE, _pause)):
+    makers = {LIBRARY: _library, BARE: _bare, APPLICATION: _application, PAUSE: _pause}
+    for image, make in makers.items():
         name = image.partition(":")[0]
         made[name] = make(tmp_path_factory.mktemp(name))
     with registry.serving(made) as address:
-        yield {image: f"{address}/{image}" for image in (LIBRARY, APPLICATION, PAUSE)}
+        yield {image: f"{address}/{image}" for image in makers}
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.containerd import containerd
-from tests.containerd.conftest import APPLICATION, CLIENT, LIBRARY, PAUSE, Node, built, node_of, runtime_of
+from tests.containerd.conftest import APPLICATION, BARE, CLIENT, LIBRARY, PAUSE, Node, built, node_of, runtime_of
 from tests.containerd.cri import Refused
 from tests.containerd.kubelet import Pod
 from tests.demo import api_server, kai, site
@@ -199,6 +199,17 @@ def test_why_the_image_is_mounted_whole(node: Node) -> None:
     assert listed(node, "limits") == []
     with pytest.raises(Refused, match="only directory subpath is supported"):
         listed(node, "libvgpu.so")
+
+
+def test_an_image_without_the_directories_does_not_start_and_is_not_passed_by(node: Node, tmp_path: Path) -> None:
+    manifest = bound(node, sharing("bare", {}), tmp_path)
+    (volume,) = (one for one in manifest["spec"]["volumes"] if "image" in one)
+    volume["image"]["reference"] = BARE
+    with (
+        pytest.raises(Refused, match=r"StartContainer: .*limits.*read-only file system"),
+        node.kubelet.running(manifest),
+    ):
+        pass
 
 
 def test_a_runtime_without_image_volumes_does_not_start_the_container(old_node: Node, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ Kubernetes: feature gate ImageVolume, off by default until 1.35, unknown before 
 image whole since 2.1 (internal/cri/server/container_image_mount.go), CRI-O since 1.33 so that what is in it can be
 executed (server/container_create_linux.go, mountImage: an overlay). An older runtime is given a mount without a source
 and does not start the container (KEP-4639), so an unfit node keeps a pod waiting and never runs it without its cap.
+`tests/containerd` sees that of containerd 1.6, and the cap under the oldest, a middle and the newest that fit.
 """
 
 import re
