@@ -101,7 +101,8 @@ def entries(plane: ControlPlane) -> Iterator[Object]:
     """What the services' accounts have asked of the API server."""
     for line in plane.audit_log.read_text().splitlines():
         entry = json.loads(line)
-        if entry["user"]["username"].startswith(ACCOUNT) and "objectRef" in entry:
+        # Without a name is who was not let in, such as a pod that is ending and whose token ended with its object.
+        if entry["user"].get("username", "").startswith(ACCOUNT) and "objectRef" in entry:
             yield entry
 
 
