@@ -114,6 +114,8 @@ library is chosen, both are let in, so that none is refused while the webhook's 
 */}}
 {{- define "isolator.mountsPolicy" -}}
 {{- $dir := .Values.paths.containerVgpuMount -}}
+{{- /* Earlier versions do not know the field. With noexec the loader passes the library by. */ -}}
+{{- $executable := ternary " && !has(m.bindMountOptions)" "" (semverCompare ">=1.37.0-0" .Capabilities.KubeVersion.Version) -}}
 matchConstraints:
   resourceRules:
     - apiGroups: [""]
@@ -163,7 +165,7 @@ validations:
       variables.optedOut || (variables.sharing.size() > 0 ||
       !('gpu-memory' in object.metadata.annotations || 'gpu-fraction' in object.metadata.annotations)) &&
       variables.sharing.all(c, has(c.volumeMounts) &&
-      c.volumeMounts.exists(m, m.mountPath == variables.library && m.name == 'kai-resource-isolator-lib' && has(m.readOnly) && m.readOnly) &&
+      c.volumeMounts.exists(m, m.mountPath == variables.library && m.name == 'kai-resource-isolator-lib' && has(m.readOnly) && m.readOnly{{ $executable }}) &&
       c.volumeMounts.exists(m, m.mountPath == '/etc/ld.so.preload' && m.name == 'kai-resource-isolator-preload' && has(m.readOnly) && m.readOnly &&
       (has(m.subPath) ? m.subPath : '') == variables.preload) &&
       c.volumeMounts.exists(m, m.mountPath == '{{ $dir }}/limits' && m.name.startsWith('kai-resource-isolator-limits-') && has(m.readOnly) && m.readOnly))
