@@ -310,16 +310,6 @@ static void pools_of_the_other_card(void)
     OK(cuMemFreeAsync(pointer, NULL));
     OK(cuStreamSynchronize(NULL));
     IS(charged(), 0);
-    /* So with the card's default pool, which no call has made. */
-    OK(cuDeviceGetDefaultMemPool(&pool, other));
-    OK(cuCtxSetCurrent(context));
-    OK(cuMemAllocFromPoolAsync(&pointer, 64 * MIB, pool, NULL));
-    IS(charged(), 0);
-    OK(cuCtxSetCurrent(others));
-    IS(charged(), pool_holds(pool));
-    OK(cuMemFreeAsync(pointer, NULL));
-    OK(cuStreamSynchronize(NULL));
-    IS(charged(), 0);
     /* The stream's card pays, whichever context is current. */
     OK(cuStreamCreate(&stream, 0));
     OK(cuCtxSetCurrent(context));
@@ -329,6 +319,25 @@ static void pools_of_the_other_card(void)
     RIGHT(charged() >= 64 * MIB);
     OK(cuMemFreeAsync(pointer, stream));
     OK(cuStreamSynchronize(stream));
+    IS(charged(), 0);
+}
+
+/* A card's default pool is no call's. */
+static void the_default_pool_of_the_other_card(void)
+{
+    CUdevice other;
+    CUcontext others;
+    CUmemoryPool pool;
+    CUdeviceptr pointer;
+    OK(cuDeviceGet(&other, 1));
+    OK(cuDevicePrimaryCtxRetain(&others, other));
+    OK(cuDeviceGetDefaultMemPool(&pool, other));
+    OK(cuMemAllocFromPoolAsync(&pointer, 64 * MIB, pool, NULL));
+    IS(charged(), 0);
+    OK(cuCtxSetCurrent(others));
+    IS(charged(), pool_holds(pool));
+    OK(cuMemFreeAsync(pointer, NULL));
+    OK(cuStreamSynchronize(NULL));
     IS(charged(), 0);
 }
 
