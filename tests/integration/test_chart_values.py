@@ -398,6 +398,14 @@ def test_objects_for_prometheus_and_grafana_where_they_are_wanted_and_known() ->
     assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
 
 
+def test_alerts_on_every_service_are_there_without_the_monitor() -> None:
+    values = {"monitor": {"enabled": False, "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}}}}
+    objects = template(values, UMBRELLA, *WITH_OPERATOR)
+    assert not [item for item in of_kind(objects, "DaemonSet") if item["metadata"]["name"].endswith("monitor")]
+    (rule,) = of_kind(objects, "PrometheusRule")
+    assert rule["metadata"]["labels"]["release"] == "prometheus"
+
+
 @pytest.mark.parametrize("case", GOLDEN)
 def test_rendered_objects_are_those_reviewed(case: str) -> None:
     """Every change of what is rendered shows in a diff. `UPDATE_GOLDEN=1 pytest …` writes what is rendered now."""

@@ -207,7 +207,6 @@ spec:
 {{ include "isolator.clusterRole" (merge (dict "rules" (include "isolator.monitorRules" .)) $part) }}
 {{- end }}
 {{ include "isolator.metricsPolicy" $part }}
-{{ include "isolator.monitoring" . }}
 {{- end -}}
 
 {{/* root reads every tenant's region by this one capability; it loses it on exec if it is another user. */}}

@@ -1,4 +1,5 @@
-{{/* Alert rules and dashboard, as services/monitor has and tests them. */}}
+{{/* Alert rules and dashboard, as services/monitor has and tests them. They are about every service, so they do not end
+with the monitor. */}}
 
 {{- define "isolator.monitoring" -}}
 {{- $name := include "isolator.fullname" . -}}
