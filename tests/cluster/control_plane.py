@@ -128,7 +128,9 @@ class ControlPlane:
             f"--service-account-key-file={pki / 'sa.key'}", f"--service-account-signing-key-file={pki / 'sa.key'}",
             f"--token-auth-file={self.state / 'tokens.csv'}", "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction", "--enable-aggregator-routing", "--allow-privileged",
-            f"--audit-log-path={self.audit_log}", f"--audit-policy-file={self.state / 'audit-policy.json'}", *more,
+            f"--audit-log-path={self.audit_log}", f"--audit-policy-file={self.state / 'audit-policy.json'}",
+            # One file of at most 10 GiB: who reads it wants all since the start, which by default goes at 100 MiB.
+            "--audit-log-maxsize=10240", *more,
         )  # fmt: skip
         self._wait("kube-apiserver to be ready", "kube-apiserver", self._api_is_ready)
 

@@ -49,7 +49,7 @@ STOP_SECONDS = 300
 
 PROBE_SECONDS = 10
 TOKEN_SECONDS = 3600
-_namespaces = itertools.count()
+_serials = itertools.count()
 
 
 def service_image(name: str) -> Image:
@@ -237,10 +237,12 @@ class Node:
         taken = {pod.network.address for pod in self._pods.values()}
         # In turn, also after many starts that failed: an address that was just given up may still be asked for.
         number = next(number for number in self._addresses if f"{POD_NETWORK}.{number}" not in taken)
-        where = Network(f"{POD_NETWORK}.{number}", network.of_pod(self.plane.network, next(_namespaces)))
+        serial = next(_serials)
+        where = Network(f"{POD_NETWORK}.{number}", network.of_pod(self.plane.network, serial))
         network.ip("netns", "add", where.namespace)
         try:
-            self._connect(where, number)
+            # Not named after the address: the kernel removes a namespace and its links later than it says.
+            self._connect(where, f"pod{serial}")
         except BaseException:
             self._drop(where)
             raise
@@ -251,12 +253,10 @@ class Node:
         if where != self.plane.network:
             network.ip("netns", "delete", where.namespace)
 
-    def _connect(self, where: Network, number: int) -> None:
+    def _connect(self, where: Network, link: str) -> None:
         node = self.plane.network.namespace
-        network.ip(
-            "-n", node, "link", "add", f"pod{number}", "type", "veth", "peer", "name", "eth0", "netns", where.namespace
-        )
-        network.ip("-n", node, "link", "set", f"pod{number}", "master", "pods", "up")
+        network.ip("-n", node, "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", where.namespace)
+        network.ip("-n", node, "link", "set", link, "master", "pods", "up")
         network.ip("-n", where.namespace, "link", "set", "lo", "up")
         network.ip("-n", where.namespace, "link", "set", "eth0", "up")
         network.ip("-n", where.namespace, "address", "add", f"{where.address}/24", "dev", "eth0")
