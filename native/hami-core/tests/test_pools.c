@@ -43,8 +43,28 @@ static CUresult allocate(CUdeviceptr *pointer, size_t bytes, CUmemoryPool from, 
     return CUDA_SUCCESS;
 }
 
+static CUresult release(CUdeviceptr pointer, CUstream stream)
+{
+    (void)pointer;
+    (void)stream;
+    return CUDA_SUCCESS;
+}
+
+static CUresult end(CUmemoryPool ended)
+{
+    (void)ended;
+    return CUDA_SUCCESS;
+}
+
+static CUresult trim(CUmemoryPool trimmed, size_t kept)
+{
+    (void)trimmed;
+    (void)kept;
+    return CUDA_SUCCESS;
+}
+
 /* 64 MiB out of a pool of this kind, asked for in a context of the first card. */
-static void take(CUmemAllocationType type, CUmemLocationType place, int id, bool made_here)
+static CUdeviceptr take(CUmemAllocationType type, CUmemLocationType place, int id, bool made_here)
 {
     CUmemPoolProps properties = {.allocType = type, .location = {place, id}};
     CUmemoryPool handle;
@@ -53,9 +73,13 @@ static void take(CUmemAllocationType type, CUmemLocationType place, int id, bool
     cuda.cuMemPoolGetAttribute = attribute;
     cuda.cuMemPoolCreate = make;
     cuda.cuMemAllocFromPoolAsync = allocate;
+    cuda.cuMemFreeAsync = release;
+    cuda.cuMemPoolTrimTo = trim;
+    cuda.cuMemPoolDestroy = end;
     pool.holds = 0;
     CHECK_EQUAL((made_here ? cuMemPoolCreate : make)(&handle, &properties), CUDA_SUCCESS);
     CHECK_EQUAL(cuMemAllocFromPoolAsync(&pointer, 64 * MIB, handle, NULL), CUDA_SUCCESS);
+    return pointer;
 }
 
 TEST(the_device_of_a_pool_pays_and_for_memory_of_the_host_none)
@@ -80,6 +104,20 @@ TEST(managed_pools_are_the_devices_that_they_prefer_or_that_use_them)
         take(CU_MEM_ALLOCATION_TYPE_MANAGED, HOST, 0, made_here);
         CHECK_EQUAL(charge_held(0), 64 * MIB);
     }
+}
+
+/* What is charged for it may not be on the card, so NVML's figure tells nothing beside it. */
+TEST(managed_pools_are_managed_memory_while_they_live)
+{
+    CUdeviceptr pointer = take(CU_MEM_ALLOCATION_TYPE_MANAGED, CU_MEM_LOCATION_TYPE_DEVICE, 1, true);
+    CHECK(process->holdings.managed[1] > 0);
+    CHECK_EQUAL(cuMemPoolDestroy((CUmemoryPool)&pool), CUDA_SUCCESS);
+    CHECK(process->holdings.managed[1] > 0);
+    CHECK_EQUAL(cuMemFreeAsync(pointer, NULL), CUDA_SUCCESS);
+    CHECK_EQUAL(process->holdings.managed[1], 0);
+    CHECK_EQUAL(charge_held(1), 0);
+    take(CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE, 1, true);
+    CHECK_EQUAL(process->holdings.managed[1], 0);
 }
 
 static CUresult context_of(CUstream stream, CUcontext *context)

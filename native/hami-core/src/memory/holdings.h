@@ -49,7 +49,7 @@ struct holdings {
     struct lock primary_lock;
     CUcontext primary[REGION_DEVICES];
     struct overhead overhead[REGION_DEVICES];
-    uint64_t managed[REGION_DEVICES]; /* bytes of managed memory */
+    uint64_t managed[REGION_DEVICES]; /* bytes of managed memory, and one for each pool of it */
     uint32_t growing[REGION_DEVICES]; /* calls of the driver that may just take more than is charged for them by now */
     struct lock graph_lock[REGION_DEVICES];
     struct charge graph_memory[REGION_DEVICES];

@@ -31,15 +31,24 @@ static struct pool *find(CUmemoryPool handle)
     return pool;
 }
 
-/* The pool of a handle, noted now if it was not. NULL: no memory. */
-static struct pool *pool_of(CUmemoryPool handle, struct payer payer)
+/* Memory of such a pool is charged in full too, wherever the driver keeps it. */
+static void count_if_managed(const struct pool *pool, int pools)
+{
+    unsigned device = pool->charge.payer.device;
+    if (pool->charge.kind == CHARGE_MANAGED && device != DEVICE_NONE)
+        __atomic_fetch_add(&process->holdings.managed[device], (uint64_t)(int64_t)pools, __ATOMIC_RELAXED);
+}
+
+/* The pool of a handle, noted now if it was not, with this charge of nothing. NULL: no memory. */
+static struct pool *pool_of(CUmemoryPool handle, struct charge nothing)
 {
     struct holdings *holdings = &process->holdings;
     lock_take(&holdings->pools_lock);
     struct pool *pool = find(handle);
     if (!pool && (pool = calloc(1, sizeof(*pool)))) {
         pool->handle = handle;
-        pool->charge = (struct charge){{payer.device, NULL}, CHARGE_DATA, 0};
+        pool->charge = nothing;
+        count_if_managed(pool, 1);
         pool->next = holdings->pools;
         __atomic_store_n(&holdings->pools, pool, __ATOMIC_RELEASE);
     }
@@ -141,15 +150,17 @@ static bool is_capturing(const struct call *call)
     return result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-/* Who pays for what a pool holds. False: managed memory that is no device's. */
-static bool payer_by_place(CUmemAllocationType type, CUmemLocation location, struct payer *payer)
+/* How and to whom a pool is charged. False: managed memory that is no device's. */
+static bool charge_by_place(CUmemAllocationType type, CUmemLocation location, struct charge *nothing)
 {
-    return charge_location(location, payer) == CUDA_SUCCESS && (payer->device != DEVICE_NONE || type != CU_MEM_ALLOCATION_TYPE_MANAGED);
+    bool managed = type == CU_MEM_ALLOCATION_TYPE_MANAGED;
+    *nothing = (struct charge){.kind = managed ? CHARGE_MANAGED : CHARGE_DATA};
+    return charge_location(location, &nothing->payer) == CUDA_SUCCESS && (nothing->payer.device != DEVICE_NONE || !managed);
 }
 
 /* The same for a pool that nobody has made: a default one. Drivers that do not tell where a pool is, before CUDA 13, have those of
  * devices alone. */
-static bool payer_by_driver(CUmemoryPool pool, struct payer *payer)
+static bool charge_by_driver(CUmemoryPool pool, struct charge *nothing)
 {
     CUmemAllocationType type;
     CUmemLocation location;
@@ -157,9 +168,9 @@ static bool payer_by_driver(CUmemoryPool pool, struct payer *payer)
     if (cuda.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_ALLOCATION_TYPE, &type) == CUDA_SUCCESS &&
         cuda.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_LOCATION_TYPE, &location.type) == CUDA_SUCCESS &&
         cuda.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_LOCATION_ID, &location.id) == CUDA_SUCCESS)
-        return payer_by_place(type, location, payer);
+        return charge_by_place(type, location, nothing);
     for (unsigned device = 0; device < REGION_DEVICES; device++) {
-        *payer = (struct payer){device, NULL};
+        *nothing = (struct charge){{device, NULL}, CHARGE_DATA, 0};
         if (device_is_visible(device) && cuda.cuDeviceGetDefaultMemPool(&other, device_handle(device)) == CUDA_SUCCESS && other == pool)
             return true;
     }
@@ -168,7 +179,7 @@ static bool payer_by_driver(CUmemoryPool pool, struct payer *payer)
 
 static CUresult pool_for(const struct call *call, struct pool **pool)
 {
-    struct payer payer;
+    struct charge nothing = {.kind = CHARGE_DATA};
     CUdevice device;
     CUmemoryPool handle = call->pool;
     struct pool *known = NULL;
@@ -182,14 +193,14 @@ static CUresult pool_for(const struct call *call, struct pool **pool)
     *pool = known;
     if (known)
         return CUDA_SUCCESS;
-    if (!handle || !payer_by_driver(handle, &payer)) {
+    if (!handle || !charge_by_driver(handle, &nothing)) {
         result = context_device_of_stream(call->stream, call->per_thread, &device);
         if (result == CUDA_SUCCESS)
-            result = charge_device(device, &payer);
+            result = charge_device(device, &nothing.payer);
         if (result == CUDA_SUCCESS && !handle)
             result = cuda.cuDeviceGetMemPool(&handle, device);
     }
-    if (result == CUDA_SUCCESS && !(*pool = pool_of(handle, payer)))
+    if (result == CUDA_SUCCESS && !(*pool = pool_of(handle, nothing)))
         result = CUDA_ERROR_OUT_OF_MEMORY;
     return result;
 }
@@ -307,6 +318,7 @@ static void forget(struct pool *gone)
         place = &(*place)->next;
     if (*place)
         __atomic_store_n(place, gone->next, __ATOMIC_RELEASE);
+    count_if_managed(gone, -1);
     lock_drop(&holdings->pools_lock);
     free(gone);
 }
@@ -364,13 +376,13 @@ void pools_may_be_gone(unsigned device, bool primary)
 /* A pool of managed memory that is no device's is noted when it is first used: the stream's device pays. */
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
 {
-    struct payer payer;
+    struct charge nothing;
     CUresult result = container_enter();
     if (result != CUDA_SUCCESS)
         return result;
     result = cuda.cuMemPoolCreate(pool, poolProps);
     if (result == CUDA_SUCCESS && process->attachment == COUNTED &&
-        payer_by_place(poolProps->allocType, poolProps->location, &payer) && !pool_of(*pool, payer)) {
+        charge_by_place(poolProps->allocType, poolProps->location, &nothing) && !pool_of(*pool, nothing)) {
         cuda.cuMemPoolDestroy(*pool);
         result = CUDA_ERROR_OUT_OF_MEMORY;
     }
