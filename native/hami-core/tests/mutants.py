@@ -245,7 +245,10 @@ def verdict(copy: Path, mutant: Mutant) -> str:
             return ""
         if "0 passed, 0 failed" in checked.stdout:
             return f"no test is named {mutant.tests}"
-        return "" if checked.returncode != 0 else "survives"
+        if checked.returncode == 0:
+            return "survives"
+        failed = any(line.startswith("FAILED") for line in checked.stdout.splitlines())
+        return "" if failed else f"no test failed, but: {checked.stderr.strip()}"
     finally:
         source.write_text(original)
 
