@@ -24,7 +24,9 @@ static const char t4[] = "state = gpu.state\n"
                          "memory-mib = 15360\n"
                          "context-mib = 100\n";
 
-static char directory_to_remove[WORLD_PATH];
+/* Of the worlds of one test. */
+static char directories[16][WORLD_PATH];
+static unsigned made;
 
 static int remove_one(const char *path, const struct stat *status, int kind, struct FTW *place)
 {
@@ -34,9 +36,10 @@ static int remove_one(const char *path, const struct stat *status, int kind, str
     return remove(path);
 }
 
-static void remove_directory(void)
+static void remove_directories(void)
 {
-    nftw(directory_to_remove, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    for (unsigned i = 0; i < made; i++)
+        nftw(directories[i], remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
 const char *world_path(const struct world *world, const char *name, char *buffer)
@@ -70,8 +73,10 @@ struct world world_make(void)
     snprintf(world.directory, sizeof(world.directory), "%s/libvgpu-test-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
     CHECK(mkdtemp(world.directory) != NULL);
     CHECK(chmod(world.directory, 0755) == 0);
-    snprintf(directory_to_remove, sizeof(directory_to_remove), "%s", world.directory);
-    atexit(remove_directory);
+    CHECK(made < sizeof(directories) / sizeof(directories[0]));
+    snprintf(directories[made], sizeof(directories[made]), "%s", world.directory);
+    if (made++ == 0)
+        atexit(remove_directories);
     CHECK(mkdir(world_path(&world, "vgpu", path), 0755) == 0);
     CHECK(mkdir(world_path(&world, "vgpu/containers", path), 0755) == 0);
     world_path(&world, "vgpu/libvgpu.so", world.library);
