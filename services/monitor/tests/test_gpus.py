@@ -31,7 +31,7 @@ class Driver:
             "nvmlDeviceGetName": lambda _: "Tesla T4",
             "nvmlDeviceGetMemoryInfo": lambda _: SimpleNamespace(total=16 * GIB, used=2 * GIB),
             "nvmlDeviceGetUtilizationRates": lambda _: SimpleNamespace(gpu=7),
-            "nvmlDeviceGetComputeRunningProcesses": lambda _: [
+            "nvmlDeviceGetComputeRunningProcesses_v2": lambda _: [
                 SimpleNamespace(pid=70, usedGpuMemory=GIB),
                 SimpleNamespace(pid=71, usedGpuMemory=None),
             ],
@@ -90,7 +90,7 @@ def test_all_that_a_driver_tells(driver: Driver) -> None:
     [
         ("nvmlDeviceGetMemoryInfo", "memory_used"),
         ("nvmlDeviceGetUtilizationRates", "utilization"),
-        ("nvmlDeviceGetComputeRunningProcesses", "processes"),
+        ("nvmlDeviceGetComputeRunningProcesses_v2", "processes"),
     ],
 )
 @pytest.mark.parametrize("code", [pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_UNKNOWN])

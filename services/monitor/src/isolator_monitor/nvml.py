@@ -60,7 +60,8 @@ class Nvml:
             return None
         memory = self._ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
         utilization = self._ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
-        processes = self._ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
+        # The third form's entries are larger in the first drivers of 535 (nvml.h of CUDA 12.2.0 and 12.2.1).
+        processes = self._ask(pynvml.nvmlDeviceGetComputeRunningProcesses_v2, handle)
         return Gpu(
             index=index,
             uuid=uuid,
