@@ -25,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.cluster import network
-from tests.cluster.client import Cluster, Object, path_of
+from tests.cluster.client import Cluster, Object, path_of, wait_until
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.network import Network
 from tests.node import projection
@@ -173,6 +173,12 @@ class Node:
         """Running pods of a component of the chart."""
         label = "app.kubernetes.io/component"
         return [pod for pod in self._pods.values() if pod.stored["metadata"]["labels"].get(label) == component]
+
+    def only_pod(self, component: str) -> _Pod:
+        """The one pod of a component, once those that a rollout replaced have ended: helm waits for new ones only."""
+        wait_until(lambda: len(self.pods(component)) == 1, f"single pod of {component}")
+        (pod,) = self.pods(component)
+        return pod
 
     def _patch(self, path: str, body: Object) -> None:
         self.cluster.call("PATCH", path, body, content_type="application/strategic-merge-patch+json").ok()

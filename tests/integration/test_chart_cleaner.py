@@ -57,7 +57,7 @@ def wait_for_passes(own: Release) -> None:
 
 
 def test_what_pods_left_goes_and_what_they_have_stays(own: Release) -> None:
-    (running,) = own.node.pods("vramd")
+    running = own.node.only_pod("vramd")
     stays = left(own, running.stored["metadata"]["uid"])
     goes = [left(own), left(own, mode=0o1777)]
     for path in goes:
@@ -80,7 +80,7 @@ def test_each_capability_is_needed(own: Release, capabilities: list[str], mode: 
 
 
 def test_the_cleaner_asks_the_api_for_nothing(own: Release, plane: ControlPlane) -> None:
-    (pod,) = own.node.pods("cleaner")
+    pod = own.node.only_pod("cleaner")
     spec = pod.stored["spec"]
     assert spec["automountServiceAccountToken"] is False
     assert {next(iter(volume.keys() - {"name"})) for volume in spec["volumes"]} == {"hostPath"}

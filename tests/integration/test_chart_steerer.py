@@ -57,7 +57,7 @@ def test_it_writes_into_the_region_of_a_pod(release: Release) -> None:
 
 
 def test_it_has_no_right_beside_the_directory_of_pods(release: Release) -> None:
-    (pod,) = release.node.pods("monitor")
+    pod = release.node.only_pod("monitor")
     (container,) = (each for each in pod.stored["spec"]["containers"] if each["name"] == "steerer")
     assert not container.get("ports")
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
