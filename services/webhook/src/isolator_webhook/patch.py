@@ -81,6 +81,7 @@ def _is_ours(volume: str) -> bool:
     )
 
 
+@functools.lru_cache(maxsize=4096)
 def _absolute(path: str) -> str:
     """A mount path as the kubelet resolves it."""
     return posixpath.normpath("/" + path).replace("//", "/")
@@ -153,12 +154,14 @@ def patch_variables(
     outdoing: list[int] = []
     if not _LIMITS_OF_ONE_DEVICE.isdisjoint(present):
         outdoing = [position for position, variable in enumerate(env) if variable.name in _LIMITS_OF_ONE_DEVICE]
+    wrong: list[int] = []
     right = {variable.name: variable for variable in desired if variable.name in fixed}
-    wrong = [
-        position
-        for position, variable in enumerate(env)
-        if variable.name in right and not _same_variable(variable, right[variable.name])
-    ]
+    if not present.isdisjoint(right):
+        wrong = [
+            position
+            for position, variable in enumerate(env)
+            if variable.name in right and not _same_variable(variable, right[variable.name])
+        ]
     operations = [Operation("replace", f"{where}/env/{position}", right[env[position].name]) for position in wrong]
     operations += [Operation("remove", f"{where}/env/{position}") for position in reversed(outdoing)]
     missing = [variable for variable in desired if variable.name not in present]

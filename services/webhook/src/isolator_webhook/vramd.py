@@ -17,6 +17,9 @@ from isolator_core.proto import vram_pb2, vram_pb2_grpc
 from isolator_webhook.basis import Basis, Known, NodeSoftware, Unknown
 from isolator_webhook.pod import PodSpec, SelectorRequirement
 
+QUESTION_PART = 0.85
+"""Of the deadline, for a question to vramd. The rest is for what follows where many run out of time at once."""
+
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
 _OPTIONS = (
@@ -214,7 +217,7 @@ class Vramd:
         self._probing = True
         try:
             asked = question(spec, with_software=self._with_software)
-            found = self._read(await self._stub.GetBasis(asked, timeout=self._deadline))
+            found = self._read(await self._stub.GetBasis(asked, timeout=self._deadline * QUESTION_PART))
         except grpc.aio.AioRpcError as error:
             self._trouble = self._failure(error)
             return self._instead(self._trouble)
