@@ -101,18 +101,8 @@ def running(directory: Path, program: Path, config: str, pause: str) -> Iterator
     cgroup = f"/isolator-{secrets.token_hex(4)}"
     environment = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
     environment["PATH"] = f"{program.parent}:{environment['PATH']}"
-    # Each dies with its parent, so all of it ends with the tests, also when they are killed.
-    command = [
-        "setpriv",
-        "--pdeathsig",
-        "KILL",
-        "unshare",
-        "--mount",
-        "--pid",
-        "--fork",
-        "--kill-child",
-        "--mount-proc",
-    ]
+    # `unshare` dies with the tests, also when they are killed (processes.start), and its child with it.
+    command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
     command += ["sh", "-c", _START]
     command += [str(program), "--config", str(directory / "config.toml")]
     started = processes.start("containerd", command, directory / "containerd.log", environment=environment)
