@@ -290,6 +290,19 @@ static void own_pools(void)
     IS(charged(), 0);
 }
 
+/* The pool's card pays, whichever stream or context is used; `others` is current in the end. */
+static void is_paid_by_the_pools_card(CUmemoryPool pool, CUcontext others)
+{
+    CUdeviceptr pointer;
+    OK(cuMemAllocFromPoolAsync(&pointer, 64 * MIB, pool, NULL));
+    IS(charged(), 0);
+    OK(cuCtxSetCurrent(others));
+    IS(charged(), pool_holds(pool));
+    OK(cuMemFreeAsync(pointer, NULL));
+    OK(cuStreamSynchronize(NULL));
+    IS(charged(), 0);
+}
+
 static void pools_of_the_other_card(void)
 {
     CUmemPoolProps props;
@@ -302,14 +315,7 @@ static void pools_of_the_other_card(void)
     OK(cuDevicePrimaryCtxRetain(&others, other));
     props = pool_properties(CU_MEM_LOCATION_TYPE_DEVICE, other);
     OK(cuMemPoolCreate(&pool, &props));
-    /* The pool's card pays, whichever stream or context is used. */
-    OK(cuMemAllocFromPoolAsync(&pointer, 64 * MIB, pool, NULL));
-    IS(charged(), 0);
-    OK(cuCtxSetCurrent(others));
-    IS(charged(), pool_holds(pool));
-    OK(cuMemFreeAsync(pointer, NULL));
-    OK(cuStreamSynchronize(NULL));
-    IS(charged(), 0);
+    is_paid_by_the_pools_card(pool, others);
     /* The stream's card pays, whichever context is current. */
     OK(cuStreamCreate(&stream, 0));
     OK(cuCtxSetCurrent(context));
@@ -328,17 +334,10 @@ static void the_default_pool_of_the_other_card(void)
     CUdevice other;
     CUcontext others;
     CUmemoryPool pool;
-    CUdeviceptr pointer;
     OK(cuDeviceGet(&other, 1));
     OK(cuDevicePrimaryCtxRetain(&others, other));
     OK(cuDeviceGetDefaultMemPool(&pool, other));
-    OK(cuMemAllocFromPoolAsync(&pointer, 64 * MIB, pool, NULL));
-    IS(charged(), 0);
-    OK(cuCtxSetCurrent(others));
-    IS(charged(), pool_holds(pool));
-    OK(cuMemFreeAsync(pointer, NULL));
-    OK(cuStreamSynchronize(NULL));
-    IS(charged(), 0);
+    is_paid_by_the_pools_card(pool, others);
 }
 
 static CUgraph graph_that_takes(size_t bytes)
