@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from isolator_testing.processes import dying_with_us
+
 STOP_SECONDS = 30
-DYING_WITH_US = ("setpriv", "--pdeathsig", "KILL")
-"""util-linux's command that runs another one so: prctl(2), PR_SET_PDEATHSIG, which outlives execve(2)."""
 
 
 @dataclass
@@ -63,7 +63,7 @@ def start(
     assert threading.current_thread() is threading.main_thread(), f"{name} would end with this thread"
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [*DYING_WITH_US, *command], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=cwd,
+            dying_with_us(command), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=cwd,
             env=None if environment is None else dict(environment), start_new_session=True,
         )  # fmt: skip
     return Running(name, process, log)

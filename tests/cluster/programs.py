@@ -14,9 +14,9 @@ import time
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from tests.cluster import processes, waiting
+from tests.cluster import waiting
 
-from isolator_testing.processes import running
+from isolator_testing.processes import dying_with_us, running
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "kai-resource-isolator" / "cluster"
 MODULES = Path(__file__).parent / "go"
@@ -104,13 +104,13 @@ def _build(folder: Path, package: str, target: Path) -> None:
     # Not by `nice`: who waits for the program would wait for whatever else this machine does.
     # A compiler that outlived a killed run would write into the cache beside the next one's.
     command = [
-        *processes.DYING_WITH_US, "go", "build", "-v", "-trimpath",
+        "go", "build", "-v", "-trimpath",
         "-ldflags", " ".join(["-s", "-w", *_stamp(package, version)]),
         "-o", str(target.with_suffix(".new")), package,
     ]  # fmt: skip
     started = said = time.monotonic()
     done, last = 0, [""] * 20
-    with running(command, cwd=folder, stderr=subprocess.PIPE, env=_environment()) as process:
+    with running(dying_with_us(command), cwd=folder, stderr=subprocess.PIPE, env=_environment()) as process:
         too_long = threading.Timer(BUILD_SECONDS, process.kill)
         too_long.daemon = True
         too_long.start()

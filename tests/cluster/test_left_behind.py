@@ -27,7 +27,11 @@ SECONDS = 60
 @contextmanager
 def another_run(block: str) -> Iterator["subprocess.Popen[str]"]:
     """Another process, which is in a `with` block of the test cluster's modules."""
-    script = f"import time\nfrom pathlib import Path\nfrom tests.cluster import network, processes, waiting\n{block}\n"
+    imports = (
+        "import subprocess", "import time", "from pathlib import Path",
+        "from tests.cluster import network, processes, waiting", "from isolator_testing.processes import dying_with_us",
+    )  # fmt: skip
+    script = "\n".join((*imports, block, ""))
     command = [sys.executable, "-c", f"{script}    print('there', flush=True)\n    time.sleep(1000)"]
     with running(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -75,6 +79,24 @@ def test_a_program_ends_with_the_run_that_started_it(tmp_path: Path) -> None:
             assert ended(started, SECONDS)
         finally:
             os.close(started)
+
+
+def test_a_program_does_not_begin_once_who_started_it_is_gone(tmp_path: Path) -> None:
+    require("setpriv", package="util-linux")
+    pid, wait, begun = (tmp_path / name for name in ("pid", "wait", "begun"))
+    os.mkfifo(wait)
+    late = ["sh", "-c", 'read line < "$0"; exec "$@"', str(wait)]
+    start = f"subprocess.Popen([*{late}, *dying_with_us(['touch', {str(begun)!r}])], start_new_session=True).pid"
+    with another_run(f"if Path({str(pid)!r}).write_text(str({start})):") as other:
+        started = os.pidfd_open(int(pid.read_text()))
+        try:
+            kill(other)
+            with wait.open("r+b", buffering=0) as line:
+                line.write(b"go on\n")
+                assert ended(started, SECONDS)
+        finally:
+            os.close(started)
+    assert not begun.exists()
 
 
 def ended(pidfd: int, seconds: float) -> bool:

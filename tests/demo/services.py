@@ -15,6 +15,8 @@ from typing import Any
 
 import httpx
 
+from isolator_testing.processes import dying_with_us
+
 ADDRESS = "127.0.0.1"
 READY_SECONDS = 20.0
 POLL_SECONDS = 0.02
@@ -73,7 +75,7 @@ def running(
     program = Path(sys.executable).with_name(f"isolator-{name}")
     with log.open("wb") as stderr:
         process = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "KILL", "--", str(program), *arguments],
+            dying_with_us([program, *arguments]),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=stderr,

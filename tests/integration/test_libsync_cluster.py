@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.client import Cluster, Object, wait_until
-from tests.cluster.processes import DYING_WITH_US
 
 from isolator_testing import tools
-from isolator_testing.processes import running
+from isolator_testing.processes import dying_with_us, running
 
 pytest_plugins = ["tests.cluster.fixtures"]
 pytestmark = pytest.mark.cluster
@@ -119,7 +118,6 @@ def site(cluster: Cluster, tmp_path: Path) -> Iterator[Site]:
 @contextlib.contextmanager
 def service(site: Site, *flags: str) -> Iterator["subprocess.Popen[str]"]:
     command = [
-        *DYING_WITH_US,
         *PROGRAM,
         "run",
         *site.keep(),
@@ -130,7 +128,7 @@ def service(site: Site, *flags: str) -> Iterator["subprocess.Popen[str]"]:
         "0",
         *flags,
     ]
-    with running(command, stderr=subprocess.DEVNULL) as process:
+    with running(dying_with_us(command), stderr=subprocess.DEVNULL) as process:
         yield process
         process.terminate()
         assert process.wait(WAIT_SECONDS) == 0

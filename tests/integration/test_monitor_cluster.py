@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 from tests.cluster.client import Cluster, Object, wait_until
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.processes import DYING_WITH_US
 
-from isolator_testing.processes import running
+from isolator_testing.processes import dying_with_us, running
 from isolator_testing.regions import Card, RegionImage, Slot, Use, hold, write
 
 pytest_plugins = ["tests.cluster.fixtures"]
@@ -89,13 +88,13 @@ def kubeconfig(cluster: Cluster, namespace: str, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def url(kubeconfig: Path, namespace: str, tmp_path: Path) -> Iterator[str]:
-    command: list[str | Path] = [*DYING_WITH_US, sys.executable, "-m", "isolator_monitor", "serve"]
+    command: list[str | Path] = [sys.executable, "-m", "isolator_monitor", "serve"]
     command += ["--kubeconfig", kubeconfig, "--node-name", namespace, "--update-interval", "0.2"]
     command += ["--kubelet-root", tmp_path / "kubelet", "--listen-address", "127.0.0.1", "--listen-port", "0"]
     (tmp_path / "kubelet").mkdir()
     with (
         (tmp_path / "log").open("w") as log,
-        running(command, stderr=log) as process,
+        running(dying_with_us(command), stderr=log) as process,
     ):
 
         def port() -> int:

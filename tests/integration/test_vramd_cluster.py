@@ -15,10 +15,9 @@ import grpc
 import pytest
 from tests.cluster.client import Cluster, Object, wait_until
 from tests.cluster.control_plane import ControlPlane
-from tests.cluster.processes import DYING_WITH_US
 
 from isolator_core.proto import vram_pb2, vram_pb2_grpc
-from isolator_testing.processes import running
+from isolator_testing.processes import dying_with_us, running
 
 pytest_plugins = ["tests.cluster.fixtures"]
 pytestmark = pytest.mark.cluster
@@ -105,7 +104,7 @@ def account(cluster: Cluster, tmp_path: Path) -> Iterator[Account]:
 
 @pytest.fixture
 def vramd(account: Account) -> Iterator[Vramd]:
-    command = [*DYING_WITH_US, sys.executable, "-m", "isolator_vramd", "serve"]
+    command = [sys.executable, "-m", "isolator_vramd", "serve"]
     arguments = [
         "--kubeconfig",
         str(account.kubeconfig),
@@ -116,7 +115,7 @@ def vramd(account: Account) -> Iterator[Vramd]:
         "--metrics-port",
         "0",
     ]
-    with running([*command, *arguments], stderr=subprocess.PIPE) as process:
+    with running(dying_with_us([*command, *arguments]), stderr=subprocess.PIPE) as process:
         yield Vramd(process)
         process.terminate()
         assert process.wait(WAIT_SECONDS) == 0

@@ -36,6 +36,7 @@ static struct shared {
     atomic_bool wrong;
 } *shared;
 
+static pid_t parent;
 static int own_errors; /* without what the library says of refusals */
 
 static void fail(const char *what)
@@ -59,6 +60,8 @@ static bool start(void)
     CUdevice device;
     CUcontext context;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) /* died before it was asked for */
+        _exit(1);
     ok(cuInit(0), "cuInit");
     ok(cuDeviceGet(&device, 0), "cuDeviceGet");
     CUresult result = cuDevicePrimaryCtxRetain(&context, device);
@@ -215,6 +218,7 @@ int main(int argc, char **argv)
     if (count == 0 || count > MOST_PROGRAMS)
         return 2;
     shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    parent = getpid();
     own_errors = dup(2);
     dup2(open("/dev/null", O_WRONLY), 2);
     pid_t other = fork();

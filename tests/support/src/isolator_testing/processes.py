@@ -1,10 +1,21 @@
 """Programs that a test starts: none outlives the block it was started for, and none that hangs is waited for."""
 
+import os
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+
+def dying_with_us(command: Sequence[str | Path]) -> list[str | Path]:
+    """The same program, which ends with the calling thread, also by SIGKILL.
+
+    By util-linux's setpriv: prctl(2), PR_SET_PDEATHSIG, which outlives execve(2). The signal is for a death that is
+    yet to come: the shell, which begins after that, does not go on if its parent is another one by then.
+    """
+    unless_orphaned = ("sh", "-c", '[ "$PPID" = "$0" ] && exec "$@"', str(os.getpid()))
+    return ["setpriv", "--pdeathsig", "KILL", "--", *unless_orphaned, *command]
 
 
 @contextmanager
