@@ -1,9 +1,9 @@
 """Whatever the pod: the patch applies, applied twice it is applied once, nothing else is touched, nothing is raised."""
 
 import copy
-import dataclasses
 from typing import Any
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -147,7 +147,7 @@ softwares = st.lists(
     unique=True,
 ).map(tuple)
 bases = st.builds(
-    dataclasses.replace,
+    msgspec.structs.replace,
     st.sampled_from([Known(15360, 15360), Known(1, 1), Unknown("down")]),
     software=softwares,
 )

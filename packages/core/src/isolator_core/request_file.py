@@ -3,10 +3,10 @@
 The webhook writes it into an annotation, the kubelet projects that into the container, libvgpu and the monitor read it.
 """
 
-import functools
 import re
-from dataclasses import dataclass
 from typing import Literal, get_args
+
+import msgspec
 
 from isolator_core.go_numbers import MOST_UINT64, parse_uint
 
@@ -33,8 +33,7 @@ class RequestFileInvalid(Exception):
     """The file cannot be used. Its text names the line or the key, the value and what is accepted."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestFile:
+class RequestFile(msgspec.Struct, frozen=True):
     """Content of a `request` file. Exactly one of `memory_mib`, `fraction` and `exempt` is given."""
 
     container: str
@@ -49,7 +48,6 @@ class RequestFile:
     unknown: tuple[str, ...] = ()
 
 
-@functools.lru_cache(maxsize=1024)
 def build(request: RequestFile) -> str:
     """Text of the file. Raises RequestFileInvalid for what `parse` would not read back to the same content."""
     lines = [f"container={_container(request.container)}"]

@@ -1,13 +1,13 @@
 """The basis as the webhook needs it: what is known, or why nothing is."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from isolator_webhook.pod import PodSpec
 
 
-@dataclass(frozen=True, slots=True)
-class NodeSoftware:
+class NodeSoftware(Struct, frozen=True):
     """What some of the GPU nodes run that the pod can land on, how many these are, and the name of one."""
 
     kubelet_version: str
@@ -16,8 +16,7 @@ class NodeSoftware:
     example: str
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(Struct, frozen=True, cache_hash=True):
     """MiB of the smallest GPU that the pod can land on, and of the largest.
 
     `software` is known where it was asked for and vramd has read the nodes.
@@ -28,8 +27,7 @@ class Known:
     software: tuple[NodeSoftware, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(Struct, frozen=True, cache_hash=True):
     """No basis, and a sentence that says why. `software` may be known all the same."""
 
     reason: str

@@ -5,7 +5,8 @@ Only the ephemeral containers of a pod may change there, and they may mount what
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from isolator_core import names
 from isolator_core.requests import Request
@@ -21,7 +22,7 @@ from isolator_webhook.pod import Pod
 def _managed(pod: Pod, request: Request, options: Options) -> bool:
     """Whether the pod was admitted with the volumes that cap this request's container."""
     present = {volume.name for volume in pod.spec.volumes or ()}
-    needed = {mount.name for mount in wanted.mounts(request, options)}
+    needed = {mount.name for mount in wanted.mounts(request, options).values()}
     return needed <= present and names.REQUEST_ANNOTATION + request.index in pod.annotations
 
 
@@ -59,7 +60,7 @@ def build(pod: Pod, before: Iterable[str], share: Share | None, basis: Basis, op
         where = f"/spec/ephemeralContainers/{position}"
         request = shares.get(container.target_container_name)
         if request is None or share is None or not _managed(pod, request, options):
-            operations += [*patch_mounts(container, where, ()), *guard.void(container, where)]
+            operations += [*patch_mounts(container, where, {}), *guard.void(container, where)]
             told.append(
                 f"ephemeral container {container.name}: it sees no GPU ({guard.DEVICES_VARIABLE}=void): accepted for a "
                 f"GPU is {_instead(pod, shares)}"
@@ -67,7 +68,7 @@ def build(pod: Pod, before: Iterable[str], share: Share | None, basis: Basis, op
             continue
         reason = _by_sub_path(pod, request)
         if reason is not None:
-            operations += [*patch_mounts(container, where, ()), *guard.void(container, where)]
+            operations += [*patch_mounts(container, where, {}), *guard.void(container, where)]
             told.append(
                 f"ephemeral container {container.name}: it sees no GPU ({guard.DEVICES_VARIABLE}=void): {reason} only "
                 "containers of the pod's spec can mount; accepted for a GPU is a process in that one (kubectl exec)"

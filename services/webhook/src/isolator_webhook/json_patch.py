@@ -25,4 +25,5 @@ def append(array: str, missing: bool, values: Sequence[Any]) -> list[Operation]:
         return []
     if missing:
         return [Operation("add", array, list(values))]
-    return [Operation("add", f"{array}/-", value) for value in values]
+    path = f"{array}/-"
+    return [Operation("add", path, value) for value in values]

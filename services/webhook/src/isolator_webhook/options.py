@@ -1,7 +1,8 @@
 """What an operator chooses about decisions and patches."""
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from isolator_core import names
 from isolator_core.request_file import RegionVolume
@@ -14,8 +15,7 @@ Treatment = Literal["default", "enforce", "exempt", "guard"]
 """
 
 
-@dataclass(frozen=True, slots=True)
-class LibraryImage:
+class LibraryImage(Struct, frozen=True):
     """The image that brings the library. `gate`: kubelets that need a feature gate to mount images have it on."""
 
     reference: str
@@ -23,8 +23,7 @@ class LibraryImage:
     gate: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(Struct, frozen=True, cache_hash=True):
     """Choices that the pure part needs; `cli` makes them from settings.
 
     Without `library_image` the library and its preload file are two files of the node, in `host_dir`.

@@ -6,7 +6,8 @@ server's defaulting, it is empty.
 
 import functools
 import posixpath
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 
 import msgspec
 
@@ -33,6 +34,9 @@ from isolator_webhook.pod import (
 
 _LIMITS_OF_ONE_DEVICE = frozenset(f"{names.LIMIT_KEY}_{device}" for device in range(16))
 """HAMi-core prefers these to CUDA_DEVICE_MEMORY_LIMIT (HAMi-core: 16 devices)."""
+
+
+_name = attrgetter("name")
 
 
 class Conflict(Exception):
@@ -98,15 +102,17 @@ def _in_the_way(paths: tuple[str, ...]) -> tuple[frozenset[str], tuple[str, ...]
     return frozenset(found), tuple(f"{path}/" for path in paths)
 
 
-def patch_mounts(container: Container, where: str, desired: Sequence[VolumeMount]) -> list[Operation]:
-    """Add the mounts. Raises Conflict for a mount of the author's that would hide, change or borrow ours."""
-    by_path = {mount.mount_path: mount for mount in desired}
-    above, below = _in_the_way(tuple(by_path))
+def patch_mounts(container: Container, where: str, desired: Mapping[str, VolumeMount]) -> list[Operation]:
+    """Add the mounts, which are by path.
+
+    Raises Conflict for a mount of the author's that would hide, change or borrow ours.
+    """
+    above, below = _in_the_way(tuple(desired))
     present = set()
     operations = []
     for position, mount in enumerate(container.volume_mounts or ()):
         path = _absolute(mount.mount_path)
-        own = by_path.get(path)
+        own = desired.get(path)
         if own is not None and own.name == mount.name:
             present.add(path)
             if mount != own:
@@ -120,9 +126,9 @@ def patch_mounts(container: Container, where: str, desired: Sequence[VolumeMount
         if path in above or path.startswith(below):
             raise Conflict(
                 f"{_field(where)}.volumeMounts[{position}].mountPath is {mount.mount_path}: kai-resource-isolator "
-                f"mounts {', '.join(by_path)}, accepted is a path that is neither above nor below one of these"
+                f"mounts {', '.join(desired)}, accepted is a path that is neither above nor below one of these"
             )
-    missing = [mount for path, mount in by_path.items() if path not in present]
+    missing = [mount for path, mount in desired.items() if path not in present]
     return operations + append(f"{where}/volumeMounts", container.volume_mounts is None, missing)
 
 
@@ -142,15 +148,14 @@ def _same_variable(found: Variable, desired: WrittenVariable) -> bool:
 
 
 def patch_variables(
-    container: Container, where: str, desired: Iterable[WrittenVariable], fixed: frozenset[str] = frozenset()
+    container: Container, where: str, desired: Sequence[WrittenVariable], fixed: frozenset[str] = frozenset()
 ) -> tuple[list[Operation], list[str]]:
     """Add the variables that are missing, make right those that are `fixed`, remove those that would outdo the limit.
 
     The second part of the answer tells of what was the author's and is not any more.
     """
-    desired = tuple(desired)
     env = container.env or []
-    present = {variable.name for variable in env}
+    present = set(map(_name, env))
     outdoing: list[int] = []
     if not _LIMITS_OF_ONE_DEVICE.isdisjoint(present):
         outdoing = [position for position, variable in enumerate(env) if variable.name in _LIMITS_OF_ONE_DEVICE]
@@ -162,9 +167,11 @@ def patch_variables(
             for position, variable in enumerate(env)
             if variable.name in right and not _same_variable(variable, right[variable.name])
         ]
+    added = append(f"{where}/env", container.env is None, [one for one in desired if one.name not in present])
+    if not outdoing and not wrong:
+        return added, []
     operations = [Operation("replace", f"{where}/env/{position}", right[env[position].name]) for position in wrong]
     operations += [Operation("remove", f"{where}/env/{position}") for position in reversed(outdoing)]
-    missing = [variable for variable in desired if variable.name not in present]
     told = [
         f"container {container.name}: variable {env[position].name} was removed: the limit follows from what the pod "
         "asks for"
@@ -175,7 +182,7 @@ def patch_variables(
         "of the container's region"
         for position in wrong
     ]
-    return operations + append(f"{where}/env", container.env is None, missing), told
+    return operations + added, told
 
 
 def _patch_annotations(pod: Pod, desired: dict[str, str]) -> list[Operation]:
@@ -209,16 +216,15 @@ def build(pod: Pod, share: Share, basis: Basis, options: Options) -> Patch:
             where = f"/spec/{array}/{position}"
             request = shares.get(names.container_index(position, init=init))
             if request is None:
-                patch_mounts(container, where, ())
+                patch_mounts(container, where, {})
                 continue
-            text = wanted.request_text(request, basis, options, exempt=share.exempt)
-            annotations[names.REQUEST_ANNOTATION + request.index] = text
+            wants = wanted.of_container(request, basis, options, exempt=share.exempt)
+            annotations[names.REQUEST_ANNOTATION + request.index] = wants.request_text
             if share.translate:
                 annotations |= translate.annotations(request)
                 containers += translate.resources(container, where, request, options.resources)
-            containers += patch_mounts(container, where, wanted.mounts(request, options))
-            desired = wanted.variables(request, basis, options, exempt=share.exempt)
-            operations, removed = patch_variables(container, where, desired, wanted.fixed(options))
+            containers += patch_mounts(container, where, wants.mounts)
+            operations, removed = patch_variables(container, where, wants.variables, wanted.fixed(options))
             containers += operations
             told += removed
     if told:

@@ -81,12 +81,14 @@ def decode(body: bytes) -> AdmissionReview:
     return review
 
 
+_CONCERNS = {("CREATE", ""): "create", ("UPDATE", "ephemeralcontainers"): "debug"}
+
+
 def _concerns(request: AdmissionRequest) -> str:
     """What the request does to a pod that concerns us: `create`, `debug` (new ephemeral containers), or nothing."""
     if (request.kind.group, request.kind.version, request.kind.kind) != ("", "v1", "Pod"):
         return ""
-    kinds = {("CREATE", ""): "create", ("UPDATE", "ephemeralcontainers"): "debug"}
-    return kinds.get((request.operation, request.sub_resource), "")
+    return _CONCERNS.get((request.operation, request.sub_resource), "")
 
 
 async def _admit(pod: Pod, ask: AskBasis, options: Options, treatment: Treatment) -> Outcome:

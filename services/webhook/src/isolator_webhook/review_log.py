@@ -16,6 +16,22 @@ from isolator_webhook.review import Answered
 PAUSE_SECONDS = 0.01
 
 
+class _Line(msgspec.Struct):
+    """The fields in the order in which they are written."""
+
+    uid: str
+    namespace: str
+    name: str
+    reason: str
+    message: str
+    notices: list[str]
+    operations: int
+    event: str
+    service: str
+    level: str
+    timestamp: datetime.datetime
+
+
 class ReviewLog:
     """Writes a line for a pod that was changed or refused, or in which the guard found something; none for others.
 
@@ -27,7 +43,7 @@ class ReviewLog:
         self._out = structlog.PrintLogger(file)
         self._service = structlog.contextvars.get_contextvars().get("service", "")
         self._enabled = structlog.get_logger().bind().is_enabled_for(20)
-        self._lines: list[str] = []
+        self._lines: list[bytes] = []
 
     def tell(self, answered: Answered) -> None:
         """Keep the line for a review until it is written."""
@@ -35,25 +51,17 @@ class ReviewLog:
         as_it_came = outcome.result in ("allowed", "patched") and not outcome.operations
         if not self._enabled or (as_it_came and not outcome.findings):
             return
-        line = {
-            "uid": request.uid,
-            "namespace": request.namespace,
-            "name": request.name,
-            "reason": outcome.reason,
-            "message": outcome.message,
-            "notices": outcome.notices,
-            "operations": len(outcome.operations),
-            "event": "pod_" + outcome.result,
-            "service": self._service,
-            "level": "info",
-            "timestamp": datetime.datetime.now(datetime.UTC).isoformat()[:-6] + "Z",
-        }
+        line = _Line(
+            request.uid, request.namespace, request.name, outcome.reason, outcome.message, outcome.notices,
+            len(outcome.operations), f"pod_{outcome.result}", self._service, "info",
+            datetime.datetime.now(datetime.UTC),
+        )  # fmt: skip
         if not self._lines:
             asyncio.get_running_loop().call_later(PAUSE_SECONDS, self.write_out)
-        self._lines.append(msgspec.json.encode(line).decode())
+        self._lines.append(msgspec.json.encode(line))
 
     def write_out(self) -> None:
         """Write what is kept."""
         if self._lines:
-            self._out.msg("\n".join(self._lines))
+            self._out.msg(b"\n".join(self._lines).decode())
             self._lines.clear()

@@ -3,7 +3,9 @@
 import fractions
 import functools
 import posixpath
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct
 
 from isolator_core import names, request_file
 from isolator_core.requests import Fraction, Memory, Request
@@ -50,7 +52,7 @@ def _fraction_text(fraction: Fraction) -> str:
     return fraction.decimal if fraction.value >= float(request_file.LEAST_FRACTION) else request_file.LEAST_FRACTION
 
 
-def request_text(request: Request, basis: Basis, options: Options, *, exempt: bool) -> str:
+def _request_text(request: Request, basis: Basis, options: Options, *, exempt: bool) -> str:
     """Text of the `request` file of one container."""
     if exempt:
         return request_file.build(
@@ -149,34 +151,27 @@ def volumes(pod: Pod, requests: Iterable[Request], options: Options, *, exempt: 
     return found
 
 
-@functools.lru_cache(maxsize=1024)
-def _mounts(index: str, container_dir: str, region_sub_path: str, *, from_image: bool) -> tuple[VolumeMount, ...]:
-    def inside(name: str) -> str:
-        return posixpath.join(container_dir, name)
-
-    if from_image:
-        # Whole: it holds empty directories where limits and region go.
-        library = VolumeMount(names.VOLUME_LIB, container_dir, read_only=True)
-        preload = VolumeMount(names.VOLUME_PRELOAD, names.PRELOAD_PATH, read_only=True, sub_path=names.PRELOAD_FILE)
-    else:
-        library = VolumeMount(names.VOLUME_LIB, inside(names.LIBRARY_FILE), read_only=True)
-        preload = VolumeMount(names.VOLUME_PRELOAD, names.PRELOAD_PATH, read_only=True)
-    return (
-        library,
-        preload,
-        VolumeMount(names.VOLUME_LIMITS + index, inside(names.LIMITS_DIR), read_only=True),
-        VolumeMount(names.VOLUME_REGION + index, inside(names.CONTAINERS_DIR), sub_path_expr=region_sub_path),
-    )
-
-
-def mounts(request: Request, options: Options) -> tuple[VolumeMount, ...]:
-    """The mounts of the request's container.
+def mounts(request: Request, options: Options) -> dict[str, VolumeMount]:
+    """The mounts of the request's container, by path.
 
     Of a directory of the node it sees its own part alone, which the kubelet makes with that directory's mode; by a
     sub-path, since a mount path cannot hold the pod's UID (Kubernetes: pkg/kubelet/kubelet_pods.go, makeMounts).
     """
+
+    def inside(name: str) -> str:
+        return posixpath.join(options.container_dir, name)
+
     own = names.region_dir(f"$({UID_VARIABLE})", request.container) if options.region == "hostPath" else ""
-    return _mounts(request.index, options.container_dir, own, from_image=options.library_image is not None)
+    if options.library_image is not None:
+        # Whole: it holds empty directories where limits and region go.
+        library = VolumeMount(names.VOLUME_LIB, options.container_dir, read_only=True)
+        preload = VolumeMount(names.VOLUME_PRELOAD, names.PRELOAD_PATH, read_only=True, sub_path=names.PRELOAD_FILE)
+    else:
+        library = VolumeMount(names.VOLUME_LIB, inside(names.LIBRARY_FILE), read_only=True)
+        preload = VolumeMount(names.VOLUME_PRELOAD, names.PRELOAD_PATH, read_only=True)
+    limits = VolumeMount(names.VOLUME_LIMITS + request.index, inside(names.LIMITS_DIR), read_only=True)
+    region = VolumeMount(names.VOLUME_REGION + request.index, inside(names.CONTAINERS_DIR), sub_path_expr=own)
+    return {mount.mount_path: mount for mount in (library, preload, limits, region)}
 
 
 def fixed(options: Options) -> frozenset[str]:
@@ -193,16 +188,33 @@ def _limit(request: Request, basis: Basis, *, exempt: bool) -> str | None:
     return f"{product_mib(request.memory, basis.mib)}m" if isinstance(basis, Known) else None
 
 
-@functools.lru_cache(maxsize=1024)
-def _variables(container: str, container_dir: str, limit: str | None) -> tuple[WrittenVariable, ...]:
-    found = (
-        WrittenVariable(UID_VARIABLE, value_from=EnvSource(FieldRef("metadata.uid"))),
-        WrittenVariable("CONTAINER_NAME", value=container),
-        WrittenVariable("CONTAINER_VGPU_MOUNT", value=container_dir),
-    )
-    return found if limit is None else (*found, WrittenVariable(names.LIMIT_KEY, value=limit))
-
-
-def variables(request: Request, basis: Basis, options: Options, *, exempt: bool) -> tuple[WrittenVariable, ...]:
+def variables(request: Request, basis: Basis, options: Options, *, exempt: bool) -> list[WrittenVariable]:
     """The variables of a container, for tools and libraries that look there: libvgpu itself reads the files."""
-    return _variables(request.container, options.container_dir, _limit(request, basis, exempt=exempt))
+    found = [
+        WrittenVariable(UID_VARIABLE, value_from=EnvSource(FieldRef("metadata.uid"))),
+        WrittenVariable("CONTAINER_NAME", value=request.container),
+        WrittenVariable("CONTAINER_VGPU_MOUNT", value=options.container_dir),
+    ]
+    limit = _limit(request, basis, exempt=exempt)
+    return found if limit is None else [*found, WrittenVariable(names.LIMIT_KEY, value=limit)]
+
+
+class ContainerWants(Struct, frozen=True):
+    """What one container is to have: the text of its request file, its mounts and its variables."""
+
+    request_text: str
+    mounts: Mapping[str, VolumeMount]
+    variables: Sequence[WrittenVariable]
+
+
+@functools.lru_cache(maxsize=1024)
+def of_container(request: Request, basis: Basis, options: Options, *, exempt: bool) -> ContainerWants:
+    """What the request's container is to have; kept, since pods come by the hundred alike.
+
+    Raises RequestFileInvalid for a request that no file can hold.
+    """
+    return ContainerWants(
+        _request_text(request, basis, options, exempt=exempt),
+        mounts(request, options),
+        variables(request, basis, options, exempt=exempt),
+    )

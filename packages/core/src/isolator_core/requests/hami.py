@@ -1,7 +1,8 @@
 """HAMi's resources in a container's limits, and the same request in KAI's annotations."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+
+import msgspec
 
 from isolator_core.go_numbers import parse_quantity
 from isolator_core.requests import kai
@@ -10,8 +11,7 @@ from isolator_core.requests.model import WHOLE, Fraction, Memory, Origin, Pod, R
 _MOST = (1 << 43) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceNames:
+class ResourceNames(msgspec.Struct, frozen=True):
     """Names of the resources, None where one is not read. The part behind the slash says which it is."""
 
     gpu: str | None = None
@@ -22,7 +22,7 @@ class ResourceNames:
 
     def listed(self) -> list[str]:
         """The names that are read."""
-        return [name for field in fields(self) if (name := getattr(self, field.name)) is not None]
+        return [name for name in msgspec.structs.astuple(self) if name is not None]
 
 
 def resource_names(names: Iterable[str]) -> ResourceNames:
@@ -31,7 +31,7 @@ def resource_names(names: Iterable[str]) -> ResourceNames:
     Raises ValueError for a name whose last part is none of gpu, gpumem, gpumem-percentage, gpucores, priority, and for
     two names of one kind.
     """
-    kinds = [field.name.replace("_", "-") for field in fields(ResourceNames)]
+    kinds = [name.replace("_", "-") for name in ResourceNames.__struct_fields__]
     found: dict[str, str] = {}
     for name in names:
         domain, _, kind = name.partition("/")
