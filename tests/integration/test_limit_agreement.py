@@ -89,5 +89,6 @@ KAI = st.one_of(
 @example(request="container=main\nfraction=0.125\n", kai="99999m", card=15360 * MIB)
 @example(request="container=main\nfraction=0.004\n", kai="1g", card=15360 * MIB)
 @example(request="container=main\nmemory=1071m\n", kai="99999m", card=15360 * MIB)
+@example(request="container=main\nfraction=0.0000000001746229827404022216796875\n", kai=None, card=1 << 34)
 def test_same_limit(in_c: Limit, request: str, kai: str | None, card: int) -> None:
     assert in_python(request, kai, card) == in_c(request, kai, card)

@@ -54,6 +54,17 @@ def test_a_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
         read_limit_files(tmp_path, PLACE)
 
 
+@pytest.mark.parametrize("name", ["request", "CUDA_DEVICE_MEMORY_LIMIT"])
+def test_a_file_that_the_library_refuses_for_its_length_gives_no_limit(tmp_path: Path, name: str) -> None:
+    directory = volume(tmp_path, "..g", {"request": "container=main\nmemory=1m\n", "CUDA_DEVICE_MEMORY_LIMIT": "1m"})
+    text = (directory / "..g" / name).read_text()
+    (directory / "..g" / name).write_text(text.ljust(1023, "\n"))
+    assert limit_on_card(read_limit_files(tmp_path, PLACE), T4) == MIB
+    (directory / "..g" / name).write_text(text.ljust(1024, "\n"))
+    with pytest.raises(RegionError, match=f"{name} has 1024 bytes"):
+        read_limit_files(tmp_path, PLACE)
+
+
 def limit(request: str, kai: str | None = None, card: int | None = T4) -> int | None:
     return limit_on_card(LimitFiles(f"container=main\n{request}\n", kai), card)
 
@@ -77,6 +88,10 @@ def limit(request: str, kai: str | None = None, card: int | None = T4) -> int | 
         ("fraction=0.25\nat-most=3000m", None, T4, 3000 * MIB),
         ("memory=none", None, T4, 0),
         ("memory=16000m", "99999m", T4, T4),
+        # Python makes no integer of more than 4,300 digits, and the library looks at 18 places.
+        pytest.param("fraction=0.5" + "0" * 5000, None, T4, T4 // 2, id="zeros behind"),
+        pytest.param("fraction=" + "0" * 5000 + ".5", None, T4, T4 // 2, id="zeros before"),
+        ("fraction=0.0000000001746229827404022216796875", None, 1 << 34, 2),
     ],
 )
 def test_limit(request_line: str, kai: str | None, card: int | None, expected: int | None) -> None:

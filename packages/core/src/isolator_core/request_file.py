@@ -118,6 +118,13 @@ def _region(text: str) -> RegionVolume:
     raise RequestFileInvalid(f"region is {text!r}: accepted is one of {', '.join(REGION_VOLUMES)}")
 
 
+def ratio(fraction: str) -> tuple[int, int]:
+    """Numerator and denominator of a fraction that `parse` let pass, which may have thousands of digits."""
+    whole, _, places = fraction.partition(".")
+    places = places[:_PLACES]
+    return int((whole + places).lstrip("0")), 10 ** len(places)
+
+
 def _fraction(text: str) -> str:
     match = _DECIMAL.fullmatch(text)
     if match is not None:

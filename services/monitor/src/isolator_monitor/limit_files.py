@@ -18,7 +18,8 @@ _MEMORY_SIZE = re.compile(r"[ \t\r\n]*(0[xX][0-9a-fA-F]+|[0-9]+)[ \t\r\n]*([kKmM
 _FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _MOST = (1 << 64) - 1
 _MIB = 1 << 20
-_LARGEST = 64 << 10
+_LARGEST = 1023
+"""The library refuses a longer file (`native/hami-core/src/limits.c`), and a pod can mount hundreds of them."""
 
 
 class LimitFiles(msgspec.Struct, frozen=True):
@@ -103,9 +104,8 @@ def _request_bytes(request: RequestFile, card_bytes: int | None) -> int | None:
         return request.memory_mib * _MIB
     if card_bytes is None or request.fraction is None:
         return None
-    whole, _, places = request.fraction.partition(".")
-    divisor: int = 10 ** len(places)
-    return max(1, int(whole + places) * card_bytes // divisor)
+    numerator, denominator = request_file.ratio(request.fraction)
+    return max(1, numerator * card_bytes // denominator)
 
 
 def _most_by_kai(request: RequestFile, card_bytes: int | None) -> int | None:
