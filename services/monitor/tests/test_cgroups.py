@@ -36,3 +36,9 @@ def test_a_process_that_is_gone_has_no_owner(tmp_path: Path) -> None:
     (tmp_path / "7" / "cgroup").write_text(f"0::/kubepods/pod{UID}/{ID}\n")
     assert owners([7, 8], tmp_path) == {7: Owner(UID, ID)}
     assert owners([os.getpid()]) == {}
+
+
+def test_a_cgroup_with_a_name_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "cgroup").write_bytes(f"0::/kubepods/pod{UID}/{ID}/".encode() + b"\xff\xfe\n")
+    assert owners([7], tmp_path) == {7: Owner(UID, ID)}

@@ -28,7 +28,8 @@ def owners(pids: Iterable[int], proc: Path = Path("/proc")) -> dict[int, Owner]:
     found = {}
     for pid in pids:
         try:
-            owner = parse((proc / str(pid) / "cgroup").read_text())
+            # Who may make cgroups in its container names them as it likes.
+            owner = parse((proc / str(pid) / "cgroup").read_text(errors="replace"))
         except OSError:
             continue
         if owner:
