@@ -67,7 +67,12 @@ def test_sidecars_of_a_pod_that_shares(world: Any) -> None:
 
 @pytest.mark.parametrize(
     "resources",
-    [{"limits": {"nvidia.com/gpu": "1"}}, {"limits": {"nvidia.com/mig-1g.5gb": 1}}, {"claims": [{"name": "gpu"}]}],
+    [
+        {"limits": {"nvidia.com/gpu": "1"}},
+        {"limits": {"nvidia.com/gpu.shared": "1"}},
+        {"limits": {"nvidia.com/mig-1g.5gb": 1}},
+        {"claims": [{"name": "gpu"}]},
+    ],
 )
 def test_whole_gpus_and_claims_keep_theirs(world: Any, resources: Any) -> None:
     pod = nvidia_pod(world, {"name": "main", "env": [ALL], "resources": resources}, {"name": "side"})
@@ -96,6 +101,8 @@ def test_labels_authorise_nothing(world: Any) -> None:
         ({"nvidia.cdi.k8s.io/container.main": "management.nvidia.com/gpu=all"}, [], "cdi_annotation"),
         ({"nvidia.com/container.main.gpus.devices": "GPU-1"}, [], "devices_annotation"),
         ({}, [{"name": "x", "mountPath": "/var/run/nvidia-container-devices/all"}], "device_mount"),
+        ({}, [{"name": "x", "mountPath": "/var/run//nvidia-container-devices/all"}], "device_mount"),
+        ({}, [{"name": "x", "mountPath": "var/run/x/../nvidia-container-devices/./all"}], "device_mount"),
     ],
 )
 def test_ways_that_cannot_be_taken_away_are_refused(world: Any, annotations: Any, mounts: Any, way: str) -> None:
@@ -105,6 +112,48 @@ def test_ways_that_cannot_be_taken_away_are_refused(world: Any, annotations: Any
     assert "accepted is a share" in outcome.message
     audited, _ = guarded(world, pod, Options(guard="audit"))
     assert (audited.result, audited.findings, len(audited.notices)) == ("allowed", [way], 1)
+
+
+OPTED_OUT = {"gpu-memory": "1", "kai-resource-isolator.io/inject": "false"}
+GPUMEM = {"resources": {"limits": {"nvidia.com/gpumem": "1"}}}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "container", "spec"),
+    [
+        (OPTED_OUT, {}, {"schedulerName": "default-scheduler"}),
+        (OPTED_OUT, {}, {"nodeName": "node-1"}),
+        (None, GPUMEM, {"schedulerName": "default-scheduler"}),
+        (None, GPUMEM, {"schedulerName": "hami-scheduler", "nodeName": "node-1"}),
+    ],
+)
+def test_a_share_that_nobody_caps_or_gives_authorises_nothing(
+    world: Any, annotations: Any, container: Any, spec: Any
+) -> None:
+    pod = nvidia_pod(world, {"name": "main", "env": [ALL]} | container, annotations=annotations, **spec)
+    assert world.outcome_of(pod, options=ENFORCE).result == "allowed"
+    outcome, after = guarded(world, pod)
+    assert (outcome.findings, envs(after)) == (["environment"], [[VOID]])
+
+
+@pytest.mark.parametrize(
+    ("annotations", "container", "spec"),
+    [(OPTED_OUT, {}, {}), (None, GPUMEM, {"schedulerName": "hami-scheduler"})],
+)
+def test_a_share_that_its_scheduler_gives_stays(world: Any, annotations: Any, container: Any, spec: Any) -> None:
+    """KAI and HAMi set the variable themselves, whatever the author wrote there."""
+    pod = nvidia_pod(world, {"name": "main", "env": [ALL]} | container, annotations=annotations, **spec)
+    outcome, after = guarded(world, pod)
+    assert (outcome.findings, envs(after)) == ([], [[ALL]])
+
+
+@pytest.mark.parametrize("bound", [{}, {"nodeName": "node-1"}])
+def test_debug_containers_of_a_pod_that_opted_out(world: Any, bound: dict[str, str]) -> None:
+    old = nvidia_pod(world, {"name": "main"}, annotations=OPTED_OUT, **bound)
+    new = json.loads(json.dumps(old))
+    new["spec"]["ephemeralContainers"] = [{"name": "debug", "env": [ALL]}]
+    _, after = guarded(world, new, operation="UPDATE", subResource="ephemeralcontainers", oldObject=old)
+    assert after["spec"]["ephemeralContainers"][0]["env"] == [VOID]
 
 
 def test_privileged_containers_are_told_of(world: Any) -> None:

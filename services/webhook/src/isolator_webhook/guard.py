@@ -1,7 +1,8 @@
 """The guard: containers that reach a GPU without having asked for one.
 
-What authorises a container is what a tenant cannot write for free: a share (which is capped), a GPU or MIG resource,
-a claim of dynamic resource allocation, or a namespace that the operator named. No label does.
+What authorises a container is what a tenant cannot write for free: a share that is capped, or that its scheduler alone
+gives; a GPU or MIG resource; a claim of dynamic resource allocation; or a namespace that the operator named. No label
+does.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,9 +13,11 @@ from isolator_core import requests
 from isolator_core.go_numbers import parse_quantity
 from isolator_core.names import container_index
 from isolator_core.requests import per_container
+from isolator_core.requests.model import GPU_RESOURCE
+from isolator_webhook.decision import Share, decide
 from isolator_webhook.json_patch import Operation, append
 from isolator_webhook.options import Options
-from isolator_webhook.pod import Container, Pod, WrittenVariable
+from isolator_webhook.pod import Container, Pod, WrittenVariable, absolute
 
 DEVICES_VARIABLE = "NVIDIA_VISIBLE_DEVICES"
 DEVICE_MOUNTS = "/var/run/nvidia-container-devices"
@@ -40,18 +43,28 @@ class Guarded(Struct, frozen=True):
     voided: list[str]
 
 
+_WHOLE_GPUS = (GPU_RESOURCE, f"{GPU_RESOURCE}.shared")
+"""NVIDIA's device plugin appends the ending where it shares GPUs by time under another name (renameByDefault)."""
+
+
 def _has_devices(container: Container) -> bool:
     """Whether the container asked for whole GPUs, MIG slices or a claim."""
     for name, amount in container.limits.items():
-        if name == requests.model.GPU_RESOURCE or name.startswith("nvidia.com/mig-"):
+        if name in _WHOLE_GPUS or name.startswith("nvidia.com/mig-"):
             value = parse_quantity(str(amount))
             if value is not None and value >= 1:
                 return True
     return container.resources is not None and bool(container.resources.claims)
 
 
-def _shares(pod: Pod, options: Options) -> set[str]:
-    """Indices of the containers with a share. A pod that asks wrongly has none: it is refused elsewhere."""
+def _given(pod: Pod, options: Options) -> set[str]:
+    """Indices of the containers with a share that is not capped but that the pod's scheduler alone gives.
+
+    The pod opted out, or HAMi caps it. With `spec.nodeName` no scheduler sees it: what it asks for costs its author
+    nothing. A pod that asks wrongly has no share: it is refused elsewhere.
+    """
+    if pod.spec.node_name or pod.spec.scheduler_name not in (options.kai_scheduler, options.hami_scheduler):
+        return set()
     asking = requests.Pod(pod.annotations, pod.spec.init_containers or (), pod.spec.containers)
     try:
         return {request.index for request in requests.parse(asking, options.resources)}
@@ -67,14 +80,16 @@ def under_nvidia_runtime(pod: Pod, options: Options) -> bool:
 
 def _unasked(pod: Pod, before: Iterable[str], options: Options) -> Iterator[tuple[str, Container]]:
     """Containers without a right to a GPU, with their JSON pointers. `before`: ephemeral ones that are there."""
-    shares = _shares(pod, options)
+    decision = decide(pod, options)
+    capped = decision.requests if isinstance(decision, Share) else ()
+    shares = {request.index for request in capped} or _given(pod, options)
     for init, array in ((True, "initContainers"), (False, "containers")):
         for position, container in enumerate((pod.spec.init_containers if init else pod.spec.containers) or ()):
             if container_index(position, init=init) not in shares and not _has_devices(container):
                 yield f"/spec/{array}/{position}", container
     for position, ephemeral in enumerate(pod.spec.ephemeral_containers or ()):
-        # In a pod that shares, the review of ephemeral containers has the say.
-        if ephemeral.name not in before and not shares:
+        # In a pod that is capped, the review of ephemeral containers has the say.
+        if ephemeral.name not in before and not capped:
             yield f"/spec/ephemeralContainers/{position}", ephemeral
 
 
@@ -99,7 +114,7 @@ def _by_environment(container: Container) -> Finding | None:
 
 def _by_mount(container: Container) -> Finding | None:
     for mount in container.volume_mounts or ():
-        if (mount.mount_path.rstrip("/") + "/").startswith(DEVICE_MOUNTS + "/"):
+        if absolute(mount.mount_path).startswith(DEVICE_MOUNTS):
             return Finding("device_mount", f"container {container.name}: a mount at {mount.mount_path}", remedy=False)
     return None
 

@@ -30,6 +30,7 @@ from isolator_webhook.pod import (
     VolumeMount,
     WrittenVariable,
     WrittenVolume,
+    absolute,
 )
 
 _LIMITS_OF_ONE_DEVICE = frozenset(f"{names.LIMIT_KEY}_{device}" for device in range(16))
@@ -85,12 +86,6 @@ def _is_ours(volume: str) -> bool:
     )
 
 
-@functools.lru_cache(maxsize=4096)
-def _absolute(path: str) -> str:
-    """A mount path as the kubelet resolves it."""
-    return posixpath.normpath("/" + path).replace("//", "/")
-
-
 @functools.lru_cache(maxsize=1024)
 def _in_the_way(paths: tuple[str, ...]) -> tuple[frozenset[str], tuple[str, ...]]:
     """Every directory above one of these paths and the paths themselves; and beginnings of what is below them."""
@@ -111,7 +106,7 @@ def patch_mounts(container: Container, where: str, desired: Mapping[str, VolumeM
     present = set()
     operations = []
     for position, mount in enumerate(container.volume_mounts or ()):
-        path = _absolute(mount.mount_path)
+        path = absolute(mount.mount_path)
         own = desired.get(path)
         if own is not None and own.name == mount.name:
             present.add(path)

@@ -5,11 +5,26 @@ names. Structs that are written carry the API server's defaults, so that what wa
 defaulting are equal (Kubernetes: pkg/apis/core/v1/defaults.go).
 """
 
+import functools
+import posixpath
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
+
+_LONGEST_KEPT = 255
+"""Texts are as long as a pod's author likes: longer ones are not kept for pods that come."""
+
+
+@functools.lru_cache(maxsize=4096)
+def _resolved(path: str) -> str:
+    return posixpath.normpath("/" + path).replace("//", "/")
+
+
+def absolute(path: str) -> str:
+    """A mount path as the kubelet and the runtime resolve it."""
+    return _resolved(path) if len(path) <= _LONGEST_KEPT else _resolved.__wrapped__(path)
 
 
 class _Read(Struct, rename="camel"):
