@@ -1,5 +1,6 @@
 """What is said to people, and how often."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -54,6 +55,16 @@ def test_a_tenant_that_changes_its_text_is_not_heard_more_often(recorder: Record
     assert len(recorder.recorded) == 1
 
 
+def test_a_tenant_that_changes_its_notice_is_not_heard_more_often(recorder: Recorder) -> None:
+    telling = Alerts(recorder)
+    for now in range(100):
+        annotations = {"kai-resource-isolator.io/notice": f"notice {now // 2}"}
+        pod = Pod(metadata=Metadata(name="a", namespace="team", uid="u", annotations=annotations), spec=Spec())
+        telling.tell(alerts([], [pod]), UIDS, float(now))
+    assert [alert.text for alert in recorder.recorded] == ["notice 0"]
+    assert len(telling._said) == 1
+
+
 def test_lost_events_are_tried_again_after_a_minute(recorder: Recorder) -> None:
     telling = Alerts(recorder)
     telling.tell([ALERT], UIDS, 0.0)
@@ -103,3 +114,11 @@ def test_names_of_events_are_names_to_kubernetes() -> None:
     assert len(str(made["message"])) == 1024
     assert replace(alert, key="main/no_limit").name != alert.name
     assert replace(alert, text="other").name == alert.name
+
+
+@pytest.mark.parametrize("end", ["-", ".", "-.-"])
+def test_a_pods_name_that_is_cut_ends_as_names_do(end: str) -> None:
+    """Kubernetes: labels of letters, digits and `-`, joined by dots, none of which begins or ends with `-`."""
+    pod = ("p" * 200)[: -len(end)] + end + "tail"
+    label = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+    assert re.fullmatch(rf"{label}(\.{label})*", replace(ALERT, pod=pod).name)

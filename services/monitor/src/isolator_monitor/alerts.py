@@ -38,7 +38,8 @@ class Alert:
     def name(self) -> str:
         """The same for the same thing; the beginning of its Event's name."""
         digest = hashlib.sha256(f"{self.uid}/{self.reason}/{self.key}".encode()).hexdigest()[:16]
-        return f"{self.pod[:200]}.{digest}"
+        # A name that ends there in what no name ends in would be refused, again and again.
+        return f"{self.pod[:200].rstrip('-.')}.{digest}"
 
 
 class Recorder(Protocol):
@@ -66,7 +67,8 @@ def alerts(unprotected: Iterable[Unprotected], pods: Iterable[Pod]) -> list[Aler
         notice = pod.annotations.get(names.NOTICE_ANNOTATION)
         if notice and not pod.ended:
             meta = pod.metadata
-            found.append(Alert(meta.namespace, meta.name, meta.uid, NOTICE, " ".join(notice.split())[:1000], notice))
+            # The notice is no part of the key: whoever may edit the pod may write another one at any time.
+            found.append(Alert(meta.namespace, meta.name, meta.uid, NOTICE, " ".join(notice.split())[:1000], ""))
     return found
 
 
