@@ -217,6 +217,9 @@ def test_a_pod_has_series_before_its_first_cuda_call() -> None:
     labels = tuple(sorted((*DEVICE_LABELS, ("zone", "vGPU"))))
     assert found["hami_vgpu_memory_used_bytes"] == {labels: 0}
     assert found["hami_vgpu_memory_limit_bytes"] == {labels: LIMIT}
+    # Else the first refusal would be no increase.
+    assert found["isolator_container_memory_refusals_total"] == {DEVICE_LABELS: 0}
+    assert found["isolator_container_throttled_seconds_total"] == {DEVICE_LABELS: 0}
     cards = (CARD, msgspec.structs.replace(CARD, index=1, uuid=OTHER))
     found = series(observe(node(reading(None, Kind.ABSENT), gpus=cards), pod(), RESERVATION))
     ((labels, value),) = found["hami_vgpu_memory_limit_bytes"].items()
@@ -272,6 +275,24 @@ def test_limits_on_a_card_are_those_that_were_promised() -> None:
     assert sums(region(uuid=OTHER)) == [0, LIMIT]
     assert sums(region(limit=1 << 50, uuid=UUID)) == [0, LIMIT]
     assert sums(region(limit=1 << 50, uuid=UUID), files=None) == [15360 * MIB, 0]
+    # A pod that KAI has not placed can ask for any amount.
+    assert sums(region(), files=LimitFiles("container=main\nmemory=17592186044415m\n", None)) == [0, 15360 * MIB]
+
+
+def test_a_container_has_no_card_by_its_label_where_nvml_shows_who_is_on_it() -> None:
+    """Whoever may edit a pod may write KAI's label on it."""
+
+    def cards(*processes: GpuProcess, told: bool = True) -> frozenset[str]:
+        gpus = (
+            msgspec.structs.replace(CARD, processes=processes),
+            msgspec.structs.replace(CARD, index=1, uuid=OTHER, processes=() if told else None),
+        )
+        (state,) = observe(node(reading(region()), gpus=gpus), pod(), RESERVATION).containers
+        return state.cards
+
+    assert cards() == frozenset()
+    assert cards(GpuProcess(70, 500)) == {UUID}
+    assert cards(GpuProcess(70, 500), told=False) == {UUID, OTHER}
 
 
 def test_mig_devices_of_the_node_are_known() -> None:

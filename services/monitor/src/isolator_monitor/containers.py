@@ -64,12 +64,13 @@ class ContainerState:
     promised: tuple[int | None, str]
     """Bytes that the limits volume means on the container's card (0 = none, None = not known); why it means none."""
     cards: frozenset[str] = frozenset()
-    """UUIDs of the GPUs that KAI gave it or that NVML shows its processes on: nothing that the tenant's region says."""
+    """UUIDs of the GPUs that NVML shows its processes on, and of those that KAI gave it where NVML shows nobody's. The
+    label by which KAI's are found is the tenant's to write, as its region is."""
     gpu_pids: frozenset[int] = frozenset()
     """Processes of the container that hold a GPU, by NVML and cgroup."""
     counted: tuple[tuple[str, int], ...] = ()
-    """GPU UUID and limit in bytes, as they count against a card: what KAI gave and the limits volume promises, where
-    that is known, and what the tenant's region says, up to the card's memory, only where it is not."""
+    """GPU UUID and limit in bytes, as they count against a card, up to its memory: what KAI gave and the limits volume
+    promises, where that is known, and what the tenant's region says only where it is not."""
 
 
 @dataclass
@@ -188,13 +189,25 @@ def _state(
     promised = _promised(reading, _card_bytes(uuids, cards))
     if not states and promised[0] is not None:
         empty = 0 if error in ("", Kind.ABSENT, Kind.NOT_READY) else None
+        # Counts begin at 0 too: what is first seen at 1 has not increased to Prometheus.
         states = [
-            DeviceState(position, uuid, promised[0], empty, empty, empty, empty, nvml_memory=use.get(uuid, (None,))[0])
+            DeviceState(
+                position,
+                uuid,
+                promised[0],
+                empty,
+                empty,
+                empty,
+                empty,
+                refusals=empty,
+                throttled_seconds=empty,
+                nvml_memory=use.get(uuid, (None,))[0],
+            )
             for position, uuid in enumerate(uuids)
         ]
     known = given if given and all(given) else uuids
     counted = (
-        [(state.uuid, min(state.limit or 0, cards.get(state.uuid) or MOST_BYTES)) for state in states]
+        [(state.uuid, state.limit or 0) for state in states]
         if promised[0] is None
         else [(uuid, promised[0]) for uuid in dict.fromkeys(known)]
     )
@@ -211,10 +224,16 @@ def _state(
         error=error,
         detail=detail,
         promised=promised,
-        cards=frozenset((*filter(None, given), *use, *(gpu.uuid for gpu in gpus if len(gpus) == 1))),
+        cards=_cards(given, use, gpus),
         gpu_pids=frozenset().union(*(pids for _, _, pids in use.values())),
-        counted=tuple(counted),
+        counted=tuple((uuid, min(limit, cards.get(uuid) or MOST_BYTES)) for uuid, limit in counted),
     )
+
+
+def _cards(given: tuple[str, ...], use: _Use, gpus: tuple[Gpu, ...]) -> frozenset[str]:
+    shown = {gpu.uuid for gpu in gpus if gpu.processes is not None}
+    sole = [gpu.uuid for gpu in gpus if len(gpus) == 1]
+    return frozenset((*use, *sole, *(uuid for uuid in given if uuid and uuid not in shown)))
 
 
 def limits_on_cards(states: Iterable[ContainerState]) -> dict[str, int]:
