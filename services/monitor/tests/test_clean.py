@@ -1,13 +1,17 @@
 """What ended pods left is removed; what could be anyone's is not, whatever stands in its place."""
 
+import fcntl
 import os
+import signal
 import time
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from isolator_core.errors import UserError
+from isolator_core.region.locks import held_slots
 from isolator_monitor.clean import Cleaner
 from isolator_testing.regions import RegionImage, hold, write
 
@@ -52,6 +56,22 @@ def test_not_before_its_time(root: Path) -> None:
     os.utime(path, (0, 0))
     assert clean(root, least_age=60) == []
     assert path.exists()
+
+
+def test_not_while_who_is_attached_cannot_be_told(root: Path) -> None:
+    """Many locks take too long to look through, and a lease hinders from looking."""
+    lock = write(root / f"{GONE}_main", IMAGE).parent / "usage.lock"
+    with hold(lock, [5]), patch("isolator_monitor.clean.held_slots", lambda *found: held_slots(*found, -1.0)):
+        assert clean(root) == []
+    lock.touch()
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)
+    try:
+        with lock.open("r+") as file:
+            fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+            assert clean(root) == []
+    finally:
+        signal.signal(signal.SIGIO, before)
+    assert clean(root) == [f"{GONE}_main"]
 
 
 def test_not_while_a_process_is_attached(root: Path) -> None:

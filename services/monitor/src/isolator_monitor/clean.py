@@ -23,7 +23,7 @@ import structlog
 
 from isolator_core import names
 from isolator_core.errors import UserError
-from isolator_core.region import RegionError, layout_v1
+from isolator_core.region import Kind, RegionError, layout_v1
 from isolator_core.region.locks import held_slots
 from isolator_core.region.opening import open_regular
 from isolator_monitor.settings import CleanSettings
@@ -146,9 +146,10 @@ def _attached(root: int, name: str) -> bool:
     try:
         with open_regular(directory, names.LOCK_FILE) as (file, _):
             return bool(held_slots(file, layout_v1.SLOTS))
-    except RegionError:
-        # No lock file that could be held: HAMi-core has none, and the pod is gone all the same.
-        return False
+    except RegionError as error:
+        # A lease, or more locks than can be looked through: somebody lives. Otherwise there is no lock file that could
+        # be held, as of HAMi-core, and the pod is gone all the same.
+        return error.kind in (Kind.BUSY, Kind.LOCKS)
     finally:
         os.close(directory)
 
