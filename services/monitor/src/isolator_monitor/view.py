@@ -63,7 +63,9 @@ class Observer:
                 self._region_errors[state.error] += 1
             for device in state.devices:
                 key = (state.uid, state.container, device.index)
-                kept[key] = self._memory_seconds.get(key, 0.0) + (device.total or 0) * elapsed
+                # One that was not there before has held nothing since, however long ago that was.
+                before = self._memory_seconds.get(key)
+                kept[key] = 0.0 if before is None else before + (device.total or 0) * elapsed
         self._memory_seconds = kept
         return View(
             node=node,
