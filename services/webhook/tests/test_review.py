@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -170,3 +171,27 @@ def test_a_fault_of_ours_refuses_the_pod_and_leaves_a_trace(world: Any) -> None:
     (error,) = [line for line in logs if line["event"] == "internal_error"]
     assert error["error_id"] in found["status"]["message"]
     assert error["exc_info"] is True
+
+
+LONG = "0" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("annotations", "more"),
+    [
+        ({"gpu-memory": "1", "runai/shared-gpu-configmap": f"{LONG}%d"}, {}),
+        ({"gpu-fraction": f"0.5e{LONG}%d"}, {}),
+        ({"gpu-memory": "1"}, {"volumeMounts": [{"name": "x", "mountPath": f"/{LONG}%d"}]}),
+    ],
+)
+def test_long_texts_of_authors_are_not_kept(world: Any, annotations: dict[str, str], more: dict[str, Any]) -> None:
+    """A cache of a thousand texts may hold a thousand of the longest that the API server takes."""
+    document = json.dumps(world.review_of(world.a_pod(annotations, containers=[{"name": "main"} | more])))
+    tracemalloc.start()
+    try:
+        for number in range(20):
+            response(json.loads(document.replace("%d", "0" * number)))
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 5 * len(LONG)

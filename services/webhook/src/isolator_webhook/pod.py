@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-_LONGEST_KEPT = 255
+LONGEST_KEPT = 255
 """Texts are as long as a pod's author likes: longer ones are not kept for pods that come."""
 
 
@@ -24,7 +24,7 @@ def _resolved(path: str) -> str:
 
 def absolute(path: str) -> str:
     """A mount path as the kubelet and the runtime resolve it."""
-    return _resolved(path) if len(path) <= _LONGEST_KEPT else _resolved.__wrapped__(path)
+    return _resolved(path) if len(path) <= LONGEST_KEPT else _resolved.__wrapped__(path)
 
 
 class _Read(Struct, rename="camel"):

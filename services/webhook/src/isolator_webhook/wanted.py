@@ -12,6 +12,7 @@ from isolator_core.requests import Fraction, Memory, Request
 from isolator_webhook.basis import Basis, Known
 from isolator_webhook.options import LibraryImage, Options
 from isolator_webhook.pod import (
+    LONGEST_KEPT,
     ConfigMapSource,
     DownwardItem,
     DownwardSource,
@@ -145,8 +146,9 @@ def volumes(pod: Pod, requests: Iterable[Request], options: Options, *, exempt: 
     prefix = "" if exempt else pod.annotations.get(KAI_CONFIG_MAP_ANNOTATION, "")
     image = options.library_image
     found = list(_file_volumes(options.host_dir) if image is None else _image_volumes(image))
+    limits_volume = _limits_volume if len(prefix) <= LONGEST_KEPT else _limits_volume.__wrapped__
     for request in requests:
-        found.append(_limits_volume(request.index, prefix))
+        found.append(limits_volume(request.index, prefix))
         found.append(_region_volume(request.index, options))
     return found
 

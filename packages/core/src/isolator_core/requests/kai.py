@@ -32,6 +32,10 @@ def asks(annotations: Mapping[str, str]) -> bool:
     return MEMORY in annotations or FRACTION in annotations
 
 
+_LONGEST_KEPT = 64
+"""An annotation is as long as its author likes: longer ones are not kept for pods that come."""
+
+
 @functools.lru_cache(maxsize=1024)
 def _fraction(text: str) -> Fraction:
     value = parse_float(text)
@@ -106,7 +110,7 @@ def parse(pod: Pod) -> Request:
     if memory_text is not None:
         memory = Memory(_positive(memory_text, "gpu-memory annotation value must be a positive integer greater than 0"))
     elif fraction_text is not None:
-        memory = _fraction(fraction_text)
+        memory = (_fraction if len(fraction_text) <= _LONGEST_KEPT else _fraction.__wrapped__)(fraction_text)
     else:
         raise RequestRefused(
             "cannot request multiple fractional devices without specifying fraction portion or gpu-memory"
