@@ -45,6 +45,7 @@ class Monitor:
         self._interval = interval_seconds
         self._legacy = legacy
         self._rendered: Rendered | None = None
+        self._started = time.monotonic()
         self._said = ""
 
     def update(self) -> bool:
@@ -90,10 +91,13 @@ class Monitor:
             return 200, "text/html; charset=utf-8", PAGE
         if path not in ("/metrics", "/readyz", "/board.json"):
             return http_server.text(404, "there is /, /metrics, /board.json, /healthz and /readyz")
+        age = time.monotonic() - (rendered.taken if rendered else self._started)
+        stale = age > 3 * self._interval + 10
+        if rendered is None and path == "/metrics" and stale:
+            # An alert needs a series: one that never read the node must not be the one of which nothing is heard.
+            rendered = Rendered(b"", b"", b"", self._started)
         if rendered is None:
             return http_server.text(503, "the node has not been read yet")
-        age = time.monotonic() - rendered.taken
-        stale = age > 3 * self._interval + 10
         if path == "/readyz":
             return (
                 http_server.text(503, f"the last reading is {age:.0f} s old") if stale else http_server.text(200, "ok")
