@@ -116,6 +116,7 @@ def test_fields_of_a_newer_kubernetes_are_kept(world: Any) -> None:
         (b"[]", ["AdmissionReview", "array"]),
         (b'{"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1"}', ["request"]),
         (b"\xff\xfe", ["AdmissionReview"]),
+        (b'{"request": {"object": ' + b"[" * 100_000, ["AdmissionReview", "recursion"]),
     ],
 )
 def test_malformed(body: bytes, words: list[str]) -> None:
@@ -150,6 +151,15 @@ def test_a_pod_that_cannot_be_read_is_refused(world: Any, pod: Any, word: str) -
     assert found["allowed"] is False
     assert (found["status"]["code"], found["status"]["reason"]) == (400, "BadRequest")
     assert word in found["status"]["message"]
+
+
+@pytest.mark.parametrize("before", [None, [], {"metadata": {}, "spec": {"ephemeralContainers": 5}}])
+def test_a_former_pod_that_cannot_be_read_is_refused(world: Any, before: Any) -> None:
+    pod = world.a_pod({"gpu-memory": "1"}, ephemeralContainers=[{"name": "debug"}])
+    found = response(world.review_of(pod, operation="UPDATE", subResource="ephemeralcontainers", oldObject=before))
+    assert found["allowed"] is False
+    assert (found["status"]["code"], found["status"]["reason"]) == (400, "BadRequest")
+    assert "the pod before cannot be read" in found["status"]["message"]
 
 
 @pytest.mark.parametrize("name", ["Main", "", "a" * 64, "a b", "main\nmemory=none"])

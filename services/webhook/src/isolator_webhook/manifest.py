@@ -36,18 +36,22 @@ def _text(file: str) -> str:
 def _document(file: str, text: str) -> tuple[Any, bool]:
     try:
         return json.loads(text), True
-    except json.JSONDecodeError:
+    except ValueError:
         pass
     try:
         documents = [document for document in yaml.safe_load_all(text) if document is not None]
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise UserError(f"{file} is neither YAML nor JSON: {' '.join(str(error).split())}") from error
     if len(documents) != 1:
         raise UserError(f"{file} holds {len(documents)} documents: {ACCEPTED}")
     # Through JSON, so that what YAML's anchors share becomes apart: patching one must not patch the other.
+    return msgspec.json.decode(_json(file, documents[0])), False
+
+
+def _json(file: str, document: Any) -> bytes:
     try:
-        return msgspec.json.decode(msgspec.json.encode(documents[0])), False
-    except TypeError as error:
+        return msgspec.json.encode(document)
+    except (TypeError, ValueError) as error:
         raise UserError(f"{file} holds what JSON cannot: {error}") from error
 
 
@@ -72,14 +76,17 @@ def review_of(pod: dict[str, Any]) -> dict[str, Any]:
 
 def read(file: str) -> Manifest:
     """Read a file, `-` for standard input. Raises UserError with what is accepted."""
-    document, is_json = _document(file, _text(file))
+    try:
+        document, is_json = _document(file, _text(file))
+    except RecursionError as error:
+        raise UserError(f"{file} is nested too deep, or holds itself: {ACCEPTED}") from error
     kind = (document.get("apiVersion"), document.get("kind")) if isinstance(document, dict) else (None, None)
     if kind == (review.API_VERSION, "AdmissionReview"):
         request = document.get("request")
         pod = request.get("object") if isinstance(request, dict) else None
-        return Manifest(msgspec.json.encode(document), pod, is_json)
+        return Manifest(_json(file, document), pod, is_json)
     if kind == ("v1", "Pod"):
-        return Manifest(msgspec.json.encode(review_of(document)), document, is_json)
+        return Manifest(_json(file, review_of(document)), document, is_json)
     raise UserError(f"{file} holds {kind[1] or type(document).__name__} of {kind[0]}: {ACCEPTED}")
 
 

@@ -16,6 +16,9 @@ from isolator_webhook.pod import AdmissionRequest, AdmissionReview, EphemeralCon
 
 API_VERSION = "admission.k8s.io/v1"
 
+_UNREADABLE = (msgspec.MsgspecError, RecursionError)
+"""What decoding may raise; the second for what is nested too deep."""
+
 _log = structlog.get_logger()
 _review_decoder = msgspec.json.Decoder(AdmissionReview)
 _pod_decoder = msgspec.json.Decoder(Pod)
@@ -23,6 +26,10 @@ _pod_decoder = msgspec.json.Decoder(Pod)
 
 class Malformed(Exception):
     """Not an AdmissionReview that can be answered. Its text says what is accepted."""
+
+
+class _FormerPodUnreadable(Exception):
+    """An update that does not say what the pod was before."""
 
 
 class _Answer(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -74,7 +81,7 @@ def decode(body: bytes) -> AdmissionReview:
     """Read an AdmissionReview. Raises Malformed with the field and what is accepted."""
     try:
         review = _review_decoder.decode(body)
-    except msgspec.MsgspecError as error:
+    except _UNREADABLE as error:
         raise Malformed(f"not an AdmissionReview: {error}") from error
     if (review.kind, review.api_version) != ("AdmissionReview", API_VERSION):
         raise Malformed(f"got {review.kind} of {review.api_version}: accepted is AdmissionReview of {API_VERSION}")
@@ -177,7 +184,10 @@ def _guard(pod: Pod, request: AdmissionRequest, options: Options, *, created: bo
 
 def _earlier(request: AdmissionRequest) -> list[EphemeralContainer]:
     """The ephemeral containers that the pod had before."""
-    return _pod_decoder.decode(request.old_object).spec.ephemeral_containers or []
+    try:
+        return _pod_decoder.decode(request.old_object).spec.ephemeral_containers or []
+    except _UNREADABLE as error:
+        raise _FormerPodUnreadable(error) from error
 
 
 async def outcome(
@@ -189,7 +199,7 @@ async def outcome(
         return Outcome("allowed", "no_concern")
     try:
         pod = _pod_decoder.decode(request.object)
-    except msgspec.MsgspecError as error:
+    except _UNREADABLE as error:
         return Outcome("denied", "malformed_pod", f"the pod cannot be read: {error}", code=400)
     try:
         if treatment == "guard":
@@ -197,6 +207,8 @@ async def outcome(
         if concerns == "debug":
             return await _debug(pod, request, ask, options, treatment)
         return await _admit(pod, ask, options, treatment)
+    except _FormerPodUnreadable as error:
+        return Outcome("denied", "malformed_pod", f"the pod before cannot be read: {error}", code=400)
     except Exception:
         return _internal_error(request, options)
 
