@@ -91,6 +91,9 @@ def test_generated_files_are_fresh() -> None:
         ("monitor.resyncInterval", "1m", "monitor.resyncInterval is retired"),
         ("image.repository", "projecthami/kai-resource-isolator", "that is the upstream chart's image"),
         ("tls.existingSecret", "mine", "tls.existingSecret is set without tls.caBundle"),
+        ("tls.caBundle", "pem", "tls.caBundle is set without tls.existingSecret"),
+        ("vramd.tlsSecret", "s", "vramd.tlsSecret is set without webhook.vramdTlsSecret"),
+        ("webhook.vramdTlsSecret", "s", "webhook.vramdTlsSecret is set without vramd.tlsSecret"),
         ("webhook.gpuShareResources", "nvidia.com/gpumem;x", "accepted are resource names"),
         ("paths.hostDir", "/var/lib/mine/", "accepted is an absolute path"),
         ("paths.hostDir", "/var/lib/../mine", "accepted is an absolute path"),
@@ -493,6 +496,11 @@ def notes(values: Mapping[str, Any]) -> str:
         ({"tls": {"existingSecret": "a", "caBundle": "PEM"}}, "the Secret of tls.existingSecret", "by the webhook"),
         ({"policies": {"enabled": False}}, "tenants may change the limits of their running pods", "1.30 and later"),
         ({"metrics": {"podMonitor": {"enabled": True}}}, "metrics.podMonitor.enabled had no effect", "monitor."),
+        (
+            {"monitor": {"prometheusRule": {"enabled": True}}},
+            "monitor.prometheusRule.enabled had no effect",
+            "podMonitor",
+        ),
     ],
 )
 def test_notes_say_what_was_installed(values: dict[str, Any], said: str, not_said: str) -> None:

@@ -16,6 +16,19 @@ values.yaml by `python -m deploy.helm.generate`.
 {{- if and .existingSecret (not .caBundle) -}}
 {{- fail "tls.existingSecret is set without tls.caBundle: the API server needs the certificate authority (PEM) of that Secret" -}}
 {{- end -}}
+{{- if and .caBundle (not .existingSecret) -}}
+{{- fail "tls.caBundle is set without tls.existingSecret: it is the authority of that Secret's certificate, and nothing else reads it" -}}
+{{- end -}}
+{{- end -}}
+{{- include "isolator.checkVramdTls" . -}}
+{{- end -}}
+
+{{/* A webhook and a vramd of one release of which one alone speaks TLS would never meet. */}}
+{{- define "isolator.checkVramdTls" -}}
+{{- $webhook := .Values.webhook | default dict -}}
+{{- $vramd := .Values.vramd | default dict -}}
+{{- if and $webhook.enabled $vramd.enabled (not $webhook.vramdAddress) (ne (empty $webhook.vramdTlsSecret) (empty $vramd.tlsSecret)) -}}
+{{- fail (printf "%s is set without %s: the webhook could not ask vramd, so set both" (ternary "vramd.tlsSecret" "webhook.vramdTlsSecret" (empty $webhook.vramdTlsSecret)) (ternary "webhook.vramdTlsSecret" "vramd.tlsSecret" (empty $webhook.vramdTlsSecret))) -}}
 {{- end -}}
 {{- end -}}
 

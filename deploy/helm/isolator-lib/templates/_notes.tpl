@@ -33,7 +33,7 @@ change the limits of their running pods.
 {{- end }}
 {{- $wanted := list }}
 {{- with .Values.metrics }}{{ if .podMonitor.enabled }}{{ $wanted = append $wanted "metrics.podMonitor.enabled" }}{{ end }}{{ end }}
-{{- with .Values.monitor }}{{ if and .enabled .prometheusRule.enabled }}{{ $wanted = append $wanted "monitor.prometheusRule.enabled" }}{{ end }}{{ end }}
+{{- with .Values.monitor }}{{ if .prometheusRule.enabled }}{{ $wanted = append $wanted "monitor.prometheusRule.enabled" }}{{ end }}{{ end }}
 {{- with .Values.monitor }}{{ if and .enabled .serviceMonitor.enabled }}{{ $wanted = append $wanted "monitor.serviceMonitor.enabled" }}{{ end }}{{ end }}
 {{- if and $wanted (not (.Capabilities.APIVersions.Has "monitoring.coreos.com/v1")) }}
 
