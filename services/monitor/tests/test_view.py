@@ -281,20 +281,22 @@ def test_limits_on_a_card_are_those_that_were_promised() -> None:
     assert sums(region(), files=LimitFiles("container=main\nmemory=17592186044415m\n", None)) == [0, 15360 * MIB]
 
 
-def test_a_container_has_no_card_by_its_label_where_nvml_shows_who_is_on_it() -> None:
-    """Whoever may edit a pod may write KAI's label on it."""
+def test_a_container_has_the_cards_that_nvml_shows_it_on_where_nvml_shows_who_is() -> None:
+    """Whoever may edit a pod may write KAI's label on it, and a pod without a GPU can be on a node with one."""
 
-    def cards(*processes: GpuProcess, told: bool = True) -> frozenset[str]:
-        gpus = (
-            msgspec.structs.replace(CARD, processes=processes),
-            msgspec.structs.replace(CARD, index=1, uuid=OTHER, processes=() if told else None),
-        )
+    def cards(*gpus: Gpu) -> frozenset[str]:
         (state,) = observe(node(reading(region()), gpus=gpus), pod(), RESERVATION).containers
         return state.cards
 
-    assert cards() == frozenset()
-    assert cards(GpuProcess(70, 500)) == {UUID}
-    assert cards(GpuProcess(70, 500), told=False) == {UUID, OTHER}
+    silent = msgspec.structs.replace(CARD, processes=None)
+    used = msgspec.structs.replace(CARD, processes=(GpuProcess(70, 500),))
+    other = msgspec.structs.replace(CARD, index=1, uuid=OTHER)
+    silent_other = msgspec.structs.replace(silent, index=1, uuid=OTHER)
+    assert cards(CARD) == cards(CARD, other) == frozenset()
+    assert cards(used, other) == {UUID}
+    assert cards(used, silent_other) == {UUID, OTHER}
+    assert cards(silent) == {UUID, OTHER}
+    assert cards() == {OTHER}
 
 
 def test_mig_devices_of_the_node_are_known() -> None:

@@ -64,8 +64,9 @@ class ContainerState:
     promised: tuple[int | None, str]
     """Bytes that the limits volume means on the container's card (0 = none, None = not known); why it means none."""
     cards: frozenset[str] = frozenset()
-    """UUIDs of the GPUs that NVML shows its processes on, and of those that KAI gave it where NVML shows nobody's. The
-    label by which KAI's are found is the tenant's to write, as its region is."""
+    """UUIDs of the GPUs that NVML shows its processes on. Where NVML shows nobody's, of those that KAI gave it, and the
+    node's only one: the label by which KAI's are found is the tenant's to write, as its region is, and a pod can be on a
+    node without having its GPU."""
     gpu_pids: frozenset[int] = frozenset()
     """Processes of the container that hold a GPU, by NVML and cgroup."""
     counted: tuple[tuple[str, int], ...] = ()
@@ -233,7 +234,7 @@ def _state(
 def _cards(given: tuple[str, ...], use: _Use, gpus: tuple[Gpu, ...]) -> frozenset[str]:
     shown = {gpu.uuid for gpu in gpus if gpu.processes is not None}
     sole = [gpu.uuid for gpu in gpus if len(gpus) == 1]
-    return frozenset((*use, *sole, *(uuid for uuid in given if uuid and uuid not in shown)))
+    return frozenset((*use, *(uuid for uuid in (*given, *sole) if uuid and uuid not in shown)))
 
 
 def limits_on_cards(states: Iterable[ContainerState]) -> dict[str, int]:
