@@ -65,8 +65,8 @@ class ContainerState:
     """Bytes that the limits volume means on the container's card (0 = none, None = not known); why it means none."""
     cards: frozenset[str] = frozenset()
     """UUIDs of the GPUs that NVML shows its processes on. Where NVML shows nobody's, of those that KAI gave it, and the
-    node's only one: the label by which KAI's are found is the tenant's to write, as its region is, and a pod can be on a
-    node without having its GPU."""
+    node's only one: the label by which KAI's are found is the tenant's to write, as its region is, and a pod can be on
+    a node without having its GPU."""
     gpu_pids: frozenset[int] = frozenset()
     """Processes of the container that hold a GPU, by NVML and cgroup."""
     counted: tuple[tuple[str, int], ...] = ()
