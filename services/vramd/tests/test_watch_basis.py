@@ -1,7 +1,7 @@
 """WatchBasis and ListGpuNodes, over real gRPC on loopback."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from isolator_vramd import server
 from isolator_vramd.memory import Memory, NodeMemory, NoMemory, NoShare
 from isolator_vramd.metrics import Calls
 from isolator_vramd.nodes import GpuNode, Software
-from isolator_vramd.server import MOST_REQUIREMENTS, NODES_A_MESSAGE, Server
+from isolator_vramd.server import MOST_COMPARISONS, MOST_REQUIREMENTS, MOST_VALUES, NODES_A_MESSAGE, Server
 from isolator_vramd.store import NodeStore
 
 WAIT_SECONDS = 30.0
@@ -244,6 +244,44 @@ def test_many_nodes_come_in_several_messages() -> None:
             names = [f"n{number:04}" for number in range(2 * NODES_A_MESSAGE + 1)]
             vramd.store.replace(node(name, 100) for name in reversed(names))
             assert [n.name for n in await listed(vramd)] == names
+
+    asyncio.run(check())
+
+
+def affinity(*requirements: vram_pb2.NodeSelectorRequirement) -> vram_pb2.GetBasisRequest:
+    term = vram_pb2.NodeSelectorTerm(match_expressions=requirements)
+    return vram_pb2.GetBasisRequest(required_node_affinity=vram_pb2.RequiredNodeAffinity(terms=[term]))
+
+
+def values(count: int) -> vram_pb2.GetBasisRequest:
+    names = [f"v{number}" for number in range(count)]
+    return affinity(vram_pb2.NodeSelectorRequirement(key="pool", operator="In", values=names))
+
+
+def comparisons(count: int) -> vram_pb2.GetBasisRequest:
+    one = vram_pb2.NodeSelectorRequirement(key="gen", operator="Gt", values=["1"])
+    other = vram_pb2.NodeSelectorRequirement(key="gen", operator="Lt", values=["9"])
+    return affinity(one, *[other] * (count - 1))
+
+
+def empty_terms(count: int) -> vram_pb2.GetBasisRequest:
+    terms = [vram_pb2.NodeSelectorTerm()] * count
+    return vram_pb2.GetBasisRequest(required_node_affinity=vram_pb2.RequiredNodeAffinity(terms=terms))
+
+
+@pytest.mark.parametrize(
+    ("make", "most"),
+    [(values, MOST_VALUES), (comparisons, MOST_COMPARISONS), (empty_terms, MOST_REQUIREMENTS)],
+)
+def test_what_would_hold_up_everyone_is_refused(make: Callable[[int], vram_pb2.GetBasisRequest], most: int) -> None:
+    async def check() -> None:
+        async with running() as vramd:
+            vramd.store.replace([node("a", 100)])
+            assert (await vramd.stub.GetBasis(make(most))).unknown.cause == vram_pb2.CAUSE_NONE_ELIGIBLE
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await vramd.stub.GetBasis(make(most + 1))
+            assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+            assert f"at most {most} " in str(error.value.details())
 
     asyncio.run(check())
 

@@ -7,6 +7,7 @@ operation. Preferred terms do not count. Neither do taints, cordon, readiness an
 waits, and to leave a node out for them could only raise the basis.
 """
 
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -80,6 +81,10 @@ def parse_int64(text: str) -> int | None:
     return number if -MOST_INT64 - 1 <= number <= MOST_INT64 else None
 
 
+# Of the values of nodes' labels alone, which are short, and the same in every question.
+_number = functools.lru_cache(maxsize=1 << 14)(parse_int64)
+
+
 def is_label_key(key: str) -> bool:
     """Whether Kubernetes takes the key of a label (apimachinery: `validation.IsQualifiedName`)."""
     prefix, slash, name = key.rpartition("/")
@@ -117,10 +122,10 @@ def passing(check: Check, label: LabelNodes, every: int) -> int:
         case "DoesNotExist":
             return every & ~label.present
         case "Gt":
-            numbers = ((parse_int64(value), nodes) for value, nodes in label.by_value.items())
+            numbers = ((_number(value), nodes) for value, nodes in label.by_value.items())
             return union(nodes for number, nodes in numbers if number is not None and number > check.bound)
         case "Lt":
-            numbers = ((parse_int64(value), nodes) for value, nodes in label.by_value.items())
+            numbers = ((_number(value), nodes) for value, nodes in label.by_value.items())
             return union(nodes for number, nodes in numbers if number is not None and number < check.bound)
     raise AssertionError(f"{check.operator} was not refused while parsing")
 

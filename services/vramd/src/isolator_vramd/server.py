@@ -21,7 +21,12 @@ from isolator_vramd.store import NodeStore
 SERVICE = vram_pb2.DESCRIPTOR.services_by_name["Vram"].full_name
 
 MOST_REQUIREMENTS = 256
-"""More in one request are refused: a pod's author writes them, and the longest would hold up everyone else's answer."""
+MOST_VALUES = 4096
+MOST_COMPARISONS = 16
+"""More in one request are refused: a pod's author writes them, and the longest would hold up everyone else's answer.
+
+A comparison (Gt, Lt) looks at every value that nodes give the label, thousands where each node has its own.
+"""
 
 COALESCE_SECONDS = 0.02
 """Changes within this time reach a subscriber as one, so that thousands of nodes that change at once cost little."""
@@ -114,12 +119,29 @@ class VramService(vram_pb2_grpc.VramServicer):
             self._calls.subscribers.dec()
 
     async def _parse(self, request: vram_pb2.GetBasisRequest, context: Context) -> Parsed:
-        terms = request.required_node_affinity.terms
-        count = len(request.node_selector) + sum(len(t.match_expressions) + len(t.match_fields) for t in terms)
-        if count > MOST_REQUIREMENTS:
-            text = f"{count} node selector entries and requirements; at most {MOST_REQUIREMENTS} are accepted"
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
+        refusal = _too_much(request)
+        if refusal is not None:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, refusal)
         return parse_constraints(constraints_of(request))
+
+
+def _too_much(request: vram_pb2.GetBasisRequest) -> str | None:
+    """What of a request is more than accepted, None where nothing is."""
+    terms = request.required_node_affinity.terms
+    count = len(request.node_selector) + sum(len(t.match_expressions) + len(t.match_fields) for t in terms)
+    if max(count, len(terms)) > MOST_REQUIREMENTS:
+        return (
+            f"{count} node selector entries and requirements in {len(terms)} terms; at most {MOST_REQUIREMENTS} "
+            "are accepted"
+        )
+    requirements = [one for t in terms for part in (t.match_expressions, t.match_fields) for one in part]
+    values = sum(len(one.values) for one in requirements)
+    if values > MOST_VALUES:
+        return f"{values} values in required node affinity; at most {MOST_VALUES} are accepted"
+    comparisons = sum(one.operator in ("Gt", "Lt") for one in requirements)
+    if comparisons > MOST_COMPARISONS:
+        return f"{comparisons} comparisons (Gt, Lt); at most {MOST_COMPARISONS} are accepted"
+    return None
 
 
 class Server:
