@@ -37,7 +37,9 @@ class Servicer(vram_pb2_grpc.VramServicer):
         self.answer = answer
         self.stream: asyncio.Queue[vram_pb2.GetBasisResponse] = asyncio.Queue()
 
-    async def GetBasis(self, request: Any, context: Any) -> Any:  # noqa: N802, ARG002
+    async def GetBasis(self, request: Any, context: Any) -> Any:  # noqa: N802
+        if "refused" in request.node_selector:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "too many requirements")
         return await self.answer(request)
 
     async def WatchBasis(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -137,6 +139,36 @@ def test_unknown(response: vram_pb2.GetBasisResponse, words: str) -> None:
     found = ask(says(response))
     assert isinstance(found, Unknown)
     assert words in found.reason
+
+
+def test_unreadable() -> None:
+    """Another program at that address, or a vramd of another time."""
+
+    async def once(_request: bytes, _context: Any) -> bytes:
+        return b"\xff\xff"
+
+    async def stream(_request: bytes, _context: Any) -> AsyncIterator[bytes]:
+        yield b"\xff\xff"
+        await asyncio.sleep(WAIT_SECONDS)
+
+    async def run() -> list[Basis]:
+        server = grpc.aio.server()
+        handlers = {
+            "GetBasis": grpc.unary_unary_rpc_method_handler(once),
+            "WatchBasis": grpc.unary_stream_rpc_method_handler(stream),
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("isolator.vram.v1.Vram", handlers),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        async with Vramd(f"127.0.0.1:{port}", 5) as client, asyncio.timeout(WAIT_SECONDS):
+            await client.heard()
+            found = [await client.ask(spec_of(spec)) for spec in (FREE, PINNED)]
+        await server.stop(None)
+        return found
+
+    for found in asyncio.run(run()):
+        assert isinstance(found, Unknown)
+        assert "cannot be read" in found.reason
 
 
 def test_failing() -> None:
@@ -239,6 +271,33 @@ def test_one_question_at_a_time_finds_out_whether_a_hung_vramd_is_back() -> None
             assert asked == 2
             servicer.answer = says(basis_of(7))
             await until_async(lambda: client.ask(spec_of(PINNED)), Known(7, 7))
+
+    asyncio.run(run())
+
+
+def test_a_question_that_vramd_refuses_is_no_trouble_of_others() -> None:
+    """One pod's author must not keep vramd's answers from other pods."""
+    refused = {"containers": [], "nodeSelector": {"refused": "x"}}
+
+    async def run() -> None:
+        at_work, go_on = asyncio.Event(), asyncio.Event()
+
+        async def answer(request: vram_pb2.GetBasisRequest) -> vram_pb2.GetBasisResponse:
+            if "slow" in request.node_selector:
+                at_work.set()
+                await go_on.wait()
+            return basis_of(7)
+
+        servicer = Servicer(answer)
+        servicer.stream.put_nowait(basis_of(15360))
+        async with vramd(servicer) as port, Vramd(f"127.0.0.1:{port}", 5) as client:
+            await client.heard()
+            assert await client.ask(spec_of(refused)) == Known(15360, 15360)
+            slow = asyncio.create_task(client.ask(spec_of({"containers": [], "nodeSelector": {"slow": "x"}})))
+            await at_work.wait()
+            assert await client.ask(spec_of(PINNED)) == Known(7, 7)
+            go_on.set()
+            assert await slow == Known(7, 7)
 
     asyncio.run(run())
 

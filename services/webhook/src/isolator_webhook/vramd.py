@@ -155,7 +155,10 @@ class Vramd:
         """Wait until the basis, or its absence, is known."""
         await self._heard.wait()
 
-    def _read(self, response: vram_pb2.GetBasisResponse) -> Basis:
+    def _read(self, response: vram_pb2.GetBasisResponse | None) -> Basis:
+        # gRPC hands over None for what is no such message, and says so in a log of its own.
+        if response is None:
+            return Unknown(f"vramd at {self._address} gave an answer that cannot be read")
         if response.WhichOneof("answer") == "basis" and response.basis.basis_mib > 0:
             return known(response.basis, _software(response))
         reason = response.unknown.reason or f"vramd at {self._address} gave an empty answer"
@@ -219,8 +222,10 @@ class Vramd:
             asked = question(spec, with_software=self._with_software)
             found = self._read(await self._stub.GetBasis(asked, timeout=self._deadline * QUESTION_PART))
         except grpc.aio.AioRpcError as error:
-            self._trouble = self._failure(error)
-            return self._instead(self._trouble)
+            failure = self._failure(error)
+            # A question that is refused (what a pod's author wrote is too much) was answered: vramd is there.
+            self._trouble = None if error.code() is grpc.StatusCode.INVALID_ARGUMENT else failure
+            return self._instead(failure)
         finally:
             self._probing = False
         self._trouble = None
