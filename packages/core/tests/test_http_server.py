@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+import structlog
 
 from isolator_core.errors import UserError
 from isolator_core.http_server import Answer, make_server, text
@@ -14,6 +15,8 @@ from isolator_core.http_server import Answer, make_server, text
 def answer(path: str, accept: str) -> Answer:
     if path == "/readyz":
         return text(503, f"not yet, {accept}")
+    if path == "/broken":
+        raise RuntimeError("not foreseen")
     return text(200, path)
 
 
@@ -44,6 +47,15 @@ def test_answers_by_path_without_query(address: tuple[str, int]) -> None:
 def test_a_client_that_says_nothing_holds_up_nobody(address: tuple[str, int]) -> None:
     with socket.create_connection(address):
         assert ask(address, "GET", "/") == (200, b"/\n")
+
+
+def test_a_fault_of_ours_is_an_answer_and_a_line_in_the_log(address: tuple[str, int]) -> None:
+    with structlog.testing.capture_logs() as logs:
+        status, body = ask(address, "GET", "/broken")
+    assert (status, b"not foreseen" in body) == (500, False)
+    (line,) = logs
+    assert (line["event"], line["path"], line["exc_info"]) == ("answer_failed", "/broken", True)
+    assert ask(address, "GET", "/") == (200, b"/\n")
 
 
 def test_a_taken_port_is_one_sentence() -> None:

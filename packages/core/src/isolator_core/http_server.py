@@ -1,12 +1,17 @@
 """A small HTTP server for probes and metrics: `answer` says what a path gives, threads keep slow clients apart."""
 
+import contextvars
 import socket
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import structlog
+
 from isolator_core.errors import UserError
 
 IDLE_SECONDS = 30
+
+_log = structlog.get_logger()
 
 Answer = tuple[int, str, bytes]
 """Status, content type, body."""
@@ -15,6 +20,9 @@ Answer = tuple[int, str, bytes]
 def make_server(address: str, port: int, answer: Callable[[str, str], Answer]) -> ThreadingHTTPServer:
     """A server, listening; `answer(path, accept)` answers a GET. Raises UserError if the port cannot be had."""
 
+    # A request's thread knows nothing of what every line of the log carries.
+    context = contextvars.copy_context()
+
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         server_version = "kai-resource-isolator"
@@ -22,7 +30,12 @@ def make_server(address: str, port: int, answer: Callable[[str, str], Answer]) -
         timeout = IDLE_SECONDS
 
         def do_GET(self) -> None:
-            status, content_type, body = answer(self.path.partition("?")[0], self.headers.get("Accept", ""))
+            path = self.path.partition("?")[0]
+            try:
+                status, content_type, body = answer(path, self.headers.get("Accept", ""))
+            except Exception:
+                context.copy().run(_log.exception, "answer_failed", path=path)
+                status, content_type, body = text(500, "this is a fault of the program, and in its log")
             self.send_response(status)
             self.send_header("Content-Type", content_type)
             self.send_header("Content-Length", str(len(body)))
