@@ -392,6 +392,9 @@ def test_objects_for_prometheus_and_grafana_where_they_are_wanted_and_known() ->
     assert {kind: len(of_kind(with_operator, kind)) for kind in kinds} == kinds
     without = template(wanted)
     assert {kind: len(of_kind(without, kind)) for kind in kinds} == dict.fromkeys(kinds, 0)
+    (service_monitor,) = of_kind(with_operator, "ServiceMonitor")
+    # Without it every pod's series would bear the monitor's own namespace, pod and container.
+    assert [endpoint["honorLabels"] for endpoint in service_monitor["spec"]["endpoints"]] == [True]
     (rule,) = of_kind(with_operator, "PrometheusRule")
     assert rule["spec"] == yaml.safe_load(
         (CHARTS / "../../services/monitor/rules/kai-resource-isolator.yaml").read_text()

@@ -25,6 +25,8 @@ RULES = SERVICE / "rules" / "kai-resource-isolator.yaml"
 DASHBOARDS = sorted((SERVICE / "dashboards").glob("*.json"))
 OTHERS = ("isolator_libsync_", "isolator_vramd_", "isolator_webhook_")
 """Metrics of services that the monitor's tests do not run."""
+OF_THE_TARGET = {"namespace": "isolator", "pod": "monitor-x2k4q", "container": "server", "endpoint": "metrics"}
+"""Labels that the Prometheus Operator gives every series of a ServiceMonitor's target."""
 WAIT_SECONDS = 60.0
 
 
@@ -60,7 +62,13 @@ def prometheus(tmp_path: Path, scene: Callable[[], View]) -> Iterator[str]:
         config = {
             "global": {"scrape_interval": "500ms", "evaluation_interval": "500ms"},
             "rule_files": [str(RULES)],
-            "scrape_configs": [{"job_name": "monitor", "static_configs": [{"targets": [target]}]}],
+            "scrape_configs": [
+                {
+                    "job_name": "monitor",
+                    "honor_labels": True,
+                    "static_configs": [{"targets": [target], "labels": OF_THE_TARGET}],
+                }
+            ],
         }
         (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
         process = subprocess.Popen(
@@ -90,6 +98,15 @@ def query(url: str, expression: str) -> list[Any]:
             return result
     except OSError:
         return []
+
+
+def test_series_are_of_the_pods_that_they_tell_of(prometheus: str, scene: Callable[[], View]) -> None:
+    """And not of the monitor's own, which labels of the same names say."""
+    shown = {(state.namespace, state.pod) for state in scene().containers}
+    for metric in ("hami_vgpu_memory_used_bytes", "isolator_container_unprotected"):
+        pods = {(found["metric"]["namespace"], found["metric"]["pod"]) for found in query(prometheus, metric)}
+        assert pods
+        assert pods <= shown
 
 
 def expressions() -> list[tuple[str, str]]:

@@ -200,6 +200,8 @@ spec:
   endpoints:
     - port: metrics
       path: /metrics
+      # Its series have the labels namespace, pod and container of those that they tell of.
+      honorLabels: true
       interval: {{ $values.serviceMonitor.interval }}
       scrapeTimeout: {{ $values.serviceMonitor.scrapeTimeout }}
 {{- end }}
