@@ -115,6 +115,8 @@ def test_a_leaf_is_renewed_while_an_old_authority_still_waits() -> None:
     [
         (lambda keyring: replace(keyring, leaf=None), "leaf made"),
         (lambda keyring: replace(keyring, leaf=fresh().leaf), "leaf made"),
+        (lambda keyring: replace(keyring, leaf=replace(keyring.leaf, key=fresh().leaf.key)), "leaf made"),
+        (lambda keyring: replace(keyring, leaf=replace(keyring.leaf, key=b"nonsense")), "leaf made"),
         (lambda keyring: replace(keyring, authority=None), "authority made"),
     ],
 )

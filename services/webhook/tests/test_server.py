@@ -18,8 +18,10 @@ from typing import Any
 
 import httpx
 import pytest
+import structlog
 
 from isolator_testing.certificates import Authority, Pair
+from isolator_webhook.certificate import FileCertificate
 
 WAIT_SECONDS = 60
 
@@ -284,6 +286,22 @@ def test_certificate_is_read_again(tmp_path: Path) -> None:
         with httpx.Client(verify=renewed.client(), timeout=WAIT_SECONDS) as client:
             assert client.get(f"https://127.0.0.1:{started.port}/healthz").status_code == 200
         assert started.client.get("/healthz").status_code == 200, "a connection from before goes on"
+
+
+def test_files_that_are_gone_are_told_once(tmp_path: Path) -> None:
+    own = AUTHORITY.issue().write(tmp_path)
+    certificate = FileCertificate(own.certificate, own.key, lambda _expiry: None)
+    whole = own.key.read_bytes()
+    for _ in range(2):
+        with structlog.testing.capture_logs() as logs:
+            own.key.unlink()
+            for _ in range(3):
+                certificate.refresh()
+            own.key.write_bytes(whole)
+            certificate.refresh()
+        (line,) = logs
+        assert line["event"] == "certificate_unusable"
+        assert str(own.key) in line["error"]
 
 
 @pytest.mark.parametrize(

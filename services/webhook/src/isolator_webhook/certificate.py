@@ -52,6 +52,7 @@ class FileCertificate:
         self._certificate = certificate
         self._key = key
         self._tell_expiry = tell_expiry
+        self._unreadable = ""
         self.context = make_context()
         try:
             self._loaded = self._read()
@@ -73,13 +74,16 @@ class FileCertificate:
         """Load the files again if they have changed. A pair that cannot be used is told once and not taken."""
         try:
             found = self._read()
+            self._unreadable = ""
             if found == self._loaded:
                 return
             self._loaded = found
             self._leaf = load(self.context, *found)
             self._tell()
         except (OSError, ValueError) as error:
-            _log.error("certificate_unusable", file=str(self._certificate), error=str(error))
+            if str(error) != self._unreadable:
+                self._unreadable = str(error)
+                _log.error("certificate_unusable", file=str(self._certificate), error=str(error))
 
     @contextlib.asynccontextmanager
     async def followed(self) -> AsyncIterator[None]:

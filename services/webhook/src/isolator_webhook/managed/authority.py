@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -102,6 +102,16 @@ def make_leaf(authority: Pair, hosts: Sequence[str], now: datetime.datetime, lif
 def serial(certificate: bytes) -> str:
     """The serial number, in hexadecimal. Raises ValueError."""
     return f"{parse(certificate).serial_number:x}"
+
+
+@functools.lru_cache(maxsize=16)
+def whole(pair: Pair) -> bool:
+    """Whether the key is the certificate's."""
+    try:
+        key = serialization.load_pem_private_key(pair.key, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        return False
+    return key.public_key() == parse(pair.certificate).public_key()
 
 
 def signed_by(leaf: bytes, authority: bytes) -> bool:

@@ -136,6 +136,7 @@ def step(
     leaf = keyring.leaf
     if (
         leaf is None
+        or not authority.whole(leaf)
         or authority.spent(leaf.certificate, now) >= 1
         or not authority.signed_by(leaf.certificate, keyring.authority.certificate)
         or not authority.serves(leaf.certificate, policy.hosts)
