@@ -152,6 +152,17 @@ def test_basis_bounds_a_fraction_where_wanted(world: Any) -> None:
     }
 
 
+def test_whole_gpus_are_not_bounded_by_the_smallest_of_the_cluster(world: Any) -> None:
+    options = Options(fraction_of="basis")
+    whole = [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]
+    for pod in (
+        world.a_pod({OURS + "gpu-cores": "30"}, containers=whole),
+        hami_pod(world, {"nvidia.com/gpucores": 30}),
+    ):
+        (text,) = requests_of(world.admitted(pod, T4, options)).values()
+        assert text == "container=main\nfraction=1\ndevices=1\ncores=30\n"
+
+
 PORTION = "kai.scheduler/container.main.gpu-memory.portion.limit"
 
 
@@ -207,6 +218,19 @@ def test_doubtful_shares_are_told(world: Any, annotations: dict[str, str], basis
 )
 def test_plain_shares_are_not_commented(world: Any, annotations: dict[str, str], basis: Any) -> None:
     assert notices_of(world, world.a_pod(annotations), basis) == []
+
+
+def test_what_kai_makes_of_a_share_is_told_only_where_kai_places_it(world: Any) -> None:
+    pod = hami_pod(world, {"nvidia.com/gpumem": "15360"}, "default-scheduler")
+    assert notices_of(world, pod, T4, Options(hami_resources="cap")) == []
+    (notice,) = notices_of(world, hami_pod(world, {"nvidia.com/gpumem": "15360"}))
+    assert "KAI gives at most 15300" in notice
+
+
+def test_a_notice_of_several_lines_is_told_once(world: Any) -> None:
+    """Kubernetes does not check the name of a scheduler."""
+    after = world.admitted(world.a_pod({"gpu-memory": "1"}, schedulerName="a\nb\u2028c"))
+    assert world.outcome_of(after).operations == []
 
 
 def test_limits_that_sum_up_to_more_than_a_card(world: Any) -> None:

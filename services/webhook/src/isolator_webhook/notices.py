@@ -44,15 +44,18 @@ def _mib(request: Request, basis: Known) -> int:
     return request.memory.mib if isinstance(request.memory, Memory) else product_mib(request.memory, basis.mib)
 
 
-def of_basis(requests: Iterable[Request], basis: Basis) -> list[str]:
-    """A sentence for each share that the basis, or the lack of it, puts in doubt."""
+def of_basis(requests: Iterable[Request], basis: Basis, *, by_kai: bool) -> list[str]:
+    """A sentence for each share that the basis, or the lack of it, puts in doubt.
+
+    `by_kai`: it is asked for in a way that KAI reads, so what KAI makes of it is told.
+    """
     found = []
     requests = list(requests)
     for request in requests:
         placed = request.guaranteed
-        if isinstance(placed, Fraction):
+        if by_kai and isinstance(placed, Fraction):
             found.append(_of_fraction(request, placed))
-        elif isinstance(basis, Known):
+        elif by_kai and isinstance(placed, Memory) and isinstance(basis, Known):
             found.append(_of_memory(request, placed, basis))
         if isinstance(request.memory, Fraction) and not isinstance(basis, Known):
             found.append(

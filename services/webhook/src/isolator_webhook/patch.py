@@ -12,6 +12,7 @@ from operator import attrgetter
 import msgspec
 
 from isolator_core import names
+from isolator_core.requests import Origin
 from isolator_webhook import image_volumes, notices, translate, wanted
 from isolator_webhook.basis import Basis
 from isolator_webhook.decision import Share
@@ -195,12 +196,13 @@ def _patch_annotations(pod: Pod, desired: dict[str, str]) -> list[Operation]:
 def _notice_text(pod: Pod, told: Iterable[str]) -> str:
     """What the annotation holds after this pass: a line a notice, those of an earlier pass first."""
     earlier = pod.annotations.get(names.NOTICE_ANNOTATION, "").splitlines()
-    return "\n".join(dict.fromkeys((*earlier, *told)))
+    return "\n".join(dict.fromkeys((*earlier, *(line for notice in told for line in notice.splitlines()))))
 
 
 def build(pod: Pod, share: Share, basis: Basis, options: Options) -> Patch:
     """The patch that gives each request's container its share. Raises Conflict where the pod stands in the way."""
-    told = [*share.notices, *([] if share.exempt else notices.of_basis(share.requests, basis))]
+    by_kai = share.translate or all(request.origin is not Origin.HAMI for request in share.requests)
+    told = [*share.notices, *([] if share.exempt else notices.of_basis(share.requests, basis, by_kai=by_kai))]
     if options.library_image is not None:
         told += image_volumes.notices(basis, options.library_image)
     annotations = wanted.annotations(options)

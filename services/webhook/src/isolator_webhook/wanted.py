@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from isolator_core import names, request_file
-from isolator_core.requests import Fraction, Memory, Request
+from isolator_core.requests import WHOLE, Fraction, Memory, Request
 from isolator_webhook.basis import Basis, Known
 from isolator_webhook.options import LibraryImage, Options
 from isolator_webhook.pod import (
@@ -43,6 +43,9 @@ def product_mib(fraction: Fraction, basis_mib: int) -> int:
 
 
 def _at_most_mib(request: Request, basis: Basis, options: Options) -> int | None:
+    """The basis bounds a part of a card. A whole one is given whole, whichever it is."""
+    if request.memory == WHOLE:
+        return None
     if options.fraction_of == "basis" and isinstance(basis, Known) and isinstance(request.memory, Fraction):
         return product_mib(request.memory, basis.mib)
     return None
