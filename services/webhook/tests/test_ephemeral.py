@@ -51,6 +51,29 @@ def test_target_with_a_share(world: Any, running: Any) -> None:
     assert {"name": "CONTAINER_NAME", "value": "main"} in debug["env"]
 
 
+@pytest.mark.parametrize(
+    "own",
+    [
+        {},
+        {"env": []},
+        {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}, {"name": "A", "value": "1"}]},
+        {"env": [{"name": "CUDA_DEVICE_MEMORY_LIMIT_0", "value": "1g"}, VOID, VOID]},
+    ],
+)
+@pytest.mark.parametrize("hamicore", [True, False])
+def test_the_targets_devices_and_no_others(world: Any, own: dict[str, Any], hamicore: bool) -> None:
+    """Images for CUDA say `all` by themselves, which would show every card of the node."""
+    running = world.defaulted(world.after_kai(world.admitted(world.a_pod({"gpu-memory": "1"})), hamicore=hamicore))
+    (given,) = [one for one in running["spec"]["containers"][0]["env"] if one["name"] == "NVIDIA_VISIBLE_DEVICES"]
+    running = world.admitted(running)
+    added = {"name": "debug", "targetContainerName": "main"}
+    _, (debug,) = debugged(world, running, added | own)
+    shown = [one for one in debug["env"] if one["name"] == "NVIDIA_VISIBLE_DEVICES"]
+    assert {json.dumps(one) for one in shown} == {json.dumps(given)}
+    assert all(not one["name"].startswith("CUDA_DEVICE_MEMORY_LIMIT_") for one in debug["env"])
+    assert debugged(world, running, debug)[0].operations == []
+
+
 @pytest.mark.parametrize("target", [{"targetContainerName": "side"}, {}, {"targetContainerName": "other"}])
 def test_other_targets_see_no_gpu(world: Any, running: Any, target: dict[str, str]) -> None:
     outcome, (debug,) = debugged(world, running, {"name": "debug"} | target)

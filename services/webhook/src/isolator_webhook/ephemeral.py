@@ -5,7 +5,9 @@ Only the ephemeral containers of a pod may change there, and they may mount what
 """
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from isolator_core import names
@@ -16,7 +18,7 @@ from isolator_webhook.decision import Share
 from isolator_webhook.json_patch import Operation
 from isolator_webhook.options import Options
 from isolator_webhook.patch import Patch, patch_mounts, patch_variables
-from isolator_webhook.pod import Pod
+from isolator_webhook.pod import Container, Pod, Variable
 
 
 def _managed(pod: Pod, request: Request, options: Options) -> bool:
@@ -42,6 +44,37 @@ def _instead(pod: Pod, shares: Mapping[str, Request]) -> str:
     if targets or not shares:
         return f"a target (--target) with a share, {', '.join(targets) or 'which no container of this pod has'}"
     return f"a process in a container with a share (kubectl exec), {', '.join(shares)}"
+
+
+def _target(pod: Pod, request: Request) -> Container:
+    return ((pod.spec.init_containers or []) if request.init else pod.spec.containers)[request.position]
+
+
+def _as_written(variable: Variable) -> dict[str, Any]:
+    """A variable as JSON has it, less what it does not say."""
+    source = {"valueFrom": msgspec.json.decode(variable.value_from)} if bytes(variable.value_from) else {}
+    return {"name": variable.name} | ({} if variable.value is None else {"value": variable.value}) | source
+
+
+def _with_devices(container: Container, where: str, target: Container, added: list[Operation]) -> list[Operation]:
+    """Operations on the variables, with those after which the container sees the target's GPUs and no others.
+
+    Where the target does not say which, its image does, and so does the container's.
+    """
+    given = [variable for variable in target.env or () if variable.name == guard.DEVICES_VARIABLE]
+    if not given:
+        return added
+    devices = _as_written(given[-1])
+    own = [
+        (position, variable)
+        for position, variable in enumerate(container.env or ())
+        if variable.name == guard.DEVICES_VARIABLE
+    ]
+    if not own:
+        # The array is there by now: variables of ours are in it.
+        return [*added, Operation("add", f"{where}/env/-", devices)]
+    wrong = [position for position, variable in own if _as_written(variable) != devices]
+    return [*(Operation("replace", f"{where}/env/{position}", devices) for position in wrong), *added]
 
 
 def build(pod: Pod, before: Iterable[str], share: Share | None, basis: Basis, options: Options) -> Patch:
@@ -77,7 +110,7 @@ def build(pod: Pod, before: Iterable[str], share: Share | None, basis: Basis, op
         operations += patch_mounts(container, where, wanted.mounts(request, whole))
         desired = wanted.variables(request, basis, options, exempt=share.exempt)
         added, removed = patch_variables(container, where, desired)
-        operations += added
+        operations += _with_devices(container, where, _target(pod, request), added)
         told += removed
         right = container.may_unmount()
         if right is not None:
