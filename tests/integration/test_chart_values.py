@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -91,6 +92,8 @@ def test_generated_files_are_fresh() -> None:
         ("monitor.resyncInterval", "1m", "monitor.resyncInterval is retired"),
         ("image.repository", "projecthami/kai-resource-isolator", "that is the upstream chart's image"),
         ("tls.existingSecret", "mine", "tls.existingSecret is set without tls.caBundle"),
+        ("policies", None, "policies is missing: null does not take its place"),
+        ("monitor.serviceMonitor", None, "monitor.serviceMonitor is missing"),
         ("tls.caBundle", "pem", "tls.caBundle is set without tls.existingSecret"),
         ("vramd.tlsSecret", "s", "vramd.tlsSecret is set without webhook.vramdTlsSecret"),
         ("webhook.vramdTlsSecret", "s", "webhook.vramdTlsSecret is set without vramd.tlsSecret"),
@@ -176,8 +179,8 @@ UPSTREAM_DEFAULTS: dict[str, Any] = {
     "service": {"type": "ClusterIP", "port": 443},
     "rbac": {"create": True},
 }  # fmt: skip
-"""Every key of the upstream chart with its default, as `helm upgrade --reuse-values` hands them over; but for the
-image's repository, which cannot mean the same here."""
+"""Every key of the upstream chart with its default, as a copy of its values has them; but for the image's repository,
+which cannot mean the same here."""
 
 
 def test_every_upstream_value_is_taken() -> None:
@@ -194,6 +197,19 @@ def test_every_upstream_value_is_taken() -> None:
     assert set(images) == {
         f"docker.io/kai-resource-isolator-{part}:latest" for part in ("webhook", "vramd", "monitor", "libsync")
     }
+
+
+def test_values_of_the_old_chart_alone_are_too_few_and_say_so(tmp_path: Path) -> None:
+    """`helm upgrade --reuse-values` puts them in place of the new chart's."""
+    chart = shutil.copytree(UMBRELLA, tmp_path / "chart")
+    (chart / "values.yaml").write_text(yaml.safe_dump(UPSTREAM_DEFAULTS))
+    with pytest.raises(Refused, match=r"\w+ is missing: .*; use --reset-then-reuse-values"):
+        template({}, chart)
+
+
+def test_null_takes_a_value_of_an_earlier_release_back() -> None:
+    taken = {"tls": {"patch": None}, "monitor": {"resyncInterval": None, "earlier": None}, "earlier": None}
+    assert template(taken) == template()
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,8 @@ values.yaml by `python -m deploy.helm.generate`.
 {{- define "isolator.checkLevel" -}}
 {{- range $key, $value := .given -}}
 {{- $path := printf "%s%s" $.above $key -}}
-{{- if not (hasKey $.tree $key) -}}
+{{- /* null is how a value of an earlier release is taken back. */ -}}
+{{- if not (or (hasKey $.tree $key) (kindIs "invalid" $value)) -}}
 {{- fail (printf "%s is not a value of this chart%s" $path (include "isolator.likely" (dict "path" $path "paths" $.paths))) -}}
 {{- end -}}
 {{- $below := get $.tree $key -}}
@@ -80,6 +81,29 @@ values.yaml by `python -m deploy.helm.generate`.
 {{- include "isolator.checkLevel" (dict "given" $value "tree" $below "above" (printf "%s." $path) "paths" $.paths) -}}
 {{- else if not (kindIs "invalid" $value) -}}
 {{- fail (printf "%s is %v: accepted is a map with the keys %s" $path $value (keys $below | sortAlpha | join ", ")) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+Every group of values is there. Of no template it is known that it is rendered first, so each begins with this: otherwise
+helm would say `nil pointer evaluating interface {}.enabled`.
+*/}}
+{{- define "isolator.checkWhole" -}}
+{{- include "isolator.checkGroups" (dict "given" .Values "tree" (.Files.Get "known.json" | fromJson).tree "above" "") -}}
+{{- end -}}
+
+{{- define "isolator.checkGroups" -}}
+{{- range $key, $below := .tree -}}
+{{- if kindIs "map" $below -}}
+{{- $path := printf "%s%s" $.above $key -}}
+{{- $value := get $.given $key -}}
+{{- if or (not (hasKey $.given $key)) (kindIs "invalid" $value) -}}
+{{- fail (printf "%s is missing: null does not take its place, and --reuse-values brings the old chart's values and none of this one's; use --reset-then-reuse-values" $path) -}}
+{{- end -}}
+{{- if kindIs "map" $value -}}
+{{- include "isolator.checkGroups" (dict "given" $value "tree" $below "above" (printf "%s." $path)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -107,8 +131,8 @@ values.yaml by `python -m deploy.helm.generate`.
 {{- end -}}
 
 {{/*
-Keys of the upstream chart that have nothing to do here. With upstream's default, as `helm upgrade --reuse-values` brings
-it, a key is dropped; with another value someone expects an effect.
+Keys of the upstream chart that have nothing to do here. With upstream's default, as in a copy of its values.yaml, a key is
+dropped; with another value someone expects an effect.
 */}}
 {{- define "isolator.retired" -}}
 paths.hostInstallBase:
