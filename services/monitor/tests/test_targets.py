@@ -156,3 +156,12 @@ def test_init_containers_have_volumes_of_their_own_index() -> None:
     assert target.region[0].names[4:] == ("kai-resource-isolator-region-i0", f"{UID}_warm")
     assert target.limits is not None
     assert target.limits.names[-1] == "kai-resource-isolator-limits-i0"
+
+
+def test_a_list_may_be_json_of_any_writer() -> None:
+    """Many escape what is not ASCII, and YAML knows no surrogate pairs."""
+    metadata = {"name": "a", "annotations": {"note": "\N{ROCKET}"}}
+    listed = {"kind": "PodList", "items": [{"metadata": metadata, "spec": {}}]}
+    for ascii_only in (True, False):
+        (pod,) = parse_pods(json.dumps(listed, ensure_ascii=ascii_only).encode(), "pods")
+        assert pod.annotations == {"note": "\N{ROCKET}"}

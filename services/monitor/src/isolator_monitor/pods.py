@@ -164,7 +164,7 @@ class PodList(_Kubernetes, frozen=True):
 def parse_pods(content: bytes, source: str) -> tuple[Pod, ...]:
     """Pods of a PodList. Raises SettingsError that names `source` and the place in it that is wrong."""
     try:
-        document = yaml.load(content, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        document = _document(content)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise SettingsError(f"{source} is neither YAML nor JSON: {' '.join(str(error).split())}") from error
     kind = document.get("kind") if isinstance(document, dict) else None
@@ -174,3 +174,11 @@ def parse_pods(content: bytes, source: str) -> tuple[Pod, ...]:
         return msgspec.json.decode(msgspec.json.encode(document), type=PodList).items or ()
     except msgspec.ValidationError as error:
         raise SettingsError(f"{source} is not a PodList: {error}") from error
+
+
+def _document(content: bytes) -> object:
+    """What YAML or JSON says. JSON first, which writes some characters as YAML does not: `\\ud83d\\ude80` is one."""
+    try:
+        return msgspec.json.decode(content)
+    except msgspec.DecodeError:
+        return yaml.load(content, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
