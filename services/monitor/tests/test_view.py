@@ -247,6 +247,21 @@ def test_a_region_that_cannot_be_read_shows_no_usage() -> None:
     assert found["isolator_region_errors_total"] == {(("kind", "count"),): 1}
 
 
+def test_a_fault_of_ours_with_one_container_costs_that_one_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def limit_on_card(files: LimitFiles, _card_bytes: int | None) -> int:
+        if files.request == "x":
+            raise ValueError
+        return LIMIT
+
+    monkeypatch.setattr("isolator_monitor.limit_files.limit_on_card", limit_on_card)
+    other = pod(metadata=pod()["metadata"] | {"uid": "v", "name": "b"})
+    found = (reading(region(), files=LimitFiles("x", None)), msgspec.structs.replace(reading(region()), uid="v"))
+    shown = series(observe(node(*found), pod(), other))
+    assert [dict(labels)["pod"] for labels in shown["hami_vgpu_memory_used_bytes"]] == ["b"]
+    ((labels, _),) = shown["isolator_container_region_error"].items()
+    assert (dict(labels)["pod"], dict(labels)["kind"]) == ("a", "internal")
+
+
 def test_an_ended_pod_has_no_series() -> None:
     assert "hami_vgpu_memory_used_bytes" not in series(
         observe(node(reading(region())), pod(status={"phase": "Succeeded"}))

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+import structlog
+
 from isolator_core import requests
 from isolator_core.region import Device, Kind, Memory, Region
 from isolator_core.requests import Request, RequestRefused
@@ -12,6 +14,8 @@ from isolator_monitor.limit_files import LimitInvalid
 from isolator_monitor.node import NodeReading
 from isolator_monitor.pods import Pod
 from isolator_monitor.readings import Reading
+
+_log = structlog.get_logger()
 
 MOST_DEVICES = 16
 """As many as a region has room for."""
@@ -116,7 +120,14 @@ def build(
             if request is None and (reading is None or not _has_files(reading)):
                 continue
             use = nvml.get((pod.metadata.uid, container.name), {})
-            found.append(_state(pod, index, container.name, request, reading, given, use, node.gpus, identities))
+            try:
+                state = _state(pod, index, container.name, request, reading, given, use, node.gpus, identities)
+            except Exception:
+                # As in the reader: a fault of ours with what one tenant wrote costs that one alone.
+                _log.exception("container_failed", uid=pod.metadata.uid, container=container.name)
+                failed = Reading(pod.metadata.uid, container.name, None, (), Kind.INTERNAL, "see the monitor's log")
+                state = _state(pod, index, container.name, request, failed, given, use, node.gpus, identities)
+            found.append(state)
     return tuple(found)
 
 
