@@ -323,6 +323,8 @@ def test_names_of_resources_are_a_choice() -> None:
     [
         (["nvidia.com/memory"], "'nvidia.com/memory'"),
         (["gpumem"], "'gpumem'"),
+        ([" nvidia.com/gpumem"], "' nvidia.com/gpumem'"),
+        (["a,b/gpumem"], "'a,b/gpumem'"),
         (["a/gpu", "b/gpu"], "'b/gpu'"),
         ([""], "''"),
     ],

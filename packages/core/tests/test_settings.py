@@ -66,6 +66,12 @@ def test_flag_wins_over_environment_and_environment_over_default(monkeypatch: py
     )
 
 
+@pytest.mark.parametrize("text", ["/a,/b", "/a, /b", " /a ,/b,, ", "/a,\n/b\n"])
+def test_white_space_around_commas_is_nothing(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("ISOLATOR_SAMPLE_ROOTS", text)
+    assert settings("serve", "--key-file", "/k") == Sample(key_file=Path("/k"), roots=(Path("/a"), Path("/b")))
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -22,7 +22,9 @@ from isolator_core.errors import SettingsError, UserError
 
 
 def _split_commas(value: object) -> object:
-    return [part for part in value.split(",") if part] if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    return [part for part in map(str.strip, value.split(",")) if part]
 
 
 PathList = Annotated[tuple[Path, ...], BeforeValidator(_split_commas)]

@@ -1,5 +1,6 @@
 """HAMi's resources in a container's limits, and the same request in KAI's annotations."""
 
+import re
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -9,6 +10,7 @@ from isolator_core.requests import kai
 from isolator_core.requests.model import WHOLE, Fraction, Memory, Origin, Pod, Request, RequestRefused, fraction_of
 
 _MOST = (1 << 43) - 1
+_DOMAIN = re.compile(r"[a-z0-9.-]+", re.ASCII)
 
 
 class ResourceNames(msgspec.Struct, frozen=True):
@@ -35,7 +37,7 @@ def resource_names(names: Iterable[str]) -> ResourceNames:
     found: dict[str, str] = {}
     for name in names:
         domain, _, kind = name.partition("/")
-        if not domain or kind not in kinds:
+        if _DOMAIN.fullmatch(domain) is None or kind not in kinds:
             raise ValueError(
                 f"{name!r} is no resource of this kind: accepted are DOMAIN/ and one of {', '.join(kinds)}"
             )
