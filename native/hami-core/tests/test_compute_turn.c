@@ -32,6 +32,7 @@ static struct {
     int signal; /* raised by what is asked about events */
     float took_ms;
     CUresult launched;
+    void (*meanwhile)(void); /* what other threads do while the next launch is in the driver */
 } driver;
 
 static CUresult device_count(int *count)
@@ -137,7 +138,11 @@ static CUresult end_capture(CUstream stream, CUgraph *graph)
 
 static CUresult launched(void)
 {
+    void (*meanwhile)(void) = driver.meanwhile;
     __atomic_fetch_add(&driver.launches, 1, __ATOMIC_RELAXED);
+    driver.meanwhile = NULL;
+    if (meanwhile)
+        meanwhile();
     return driver.launched;
 }
 
@@ -371,6 +376,31 @@ TEST(a_launch_that_fails_is_not_paid_for)
     CHECK_EQUAL(launch(16), CUDA_ERROR_INVALID_VALUE);
     CHECK_EQUAL(bucket->balance, before);
     CHECK_EQUAL(driver.live_events, 0);
+}
+
+static void first_of_its_kind_ends(void)
+{
+    CUresult result = driver.launched;
+    driver.ready = true;
+    driver.launched = CUDA_SUCCESS;
+    launch(16); /* notices it */
+    driver.launched = result;
+}
+
+/* The first of a kind takes longer than the second waits for it; it ends while the second is with the driver, which refuses it. */
+TEST(a_launch_that_fails_once_its_kind_is_known_gives_back_what_was_paid)
+{
+    const struct compute_bucket *bucket = begin(50, 1);
+    driver.ready = false;
+    CHECK_EQUAL(launch(8), CUDA_SUCCESS);
+    driver.launched = CUDA_ERROR_INVALID_VALUE;
+    driver.meanwhile = first_of_its_kind_ends;
+    CHECK_EQUAL(launch(8), CUDA_ERROR_INVALID_VALUE);
+    driver.launched = CUDA_SUCCESS;
+    int64_t before = bucket->balance;
+    CHECK_EQUAL(launch(8), CUDA_SUCCESS);
+    CHECK_EQUAL(launch(8), CUDA_SUCCESS);
+    CHECK_EQUAL(before - bucket->balance, 3 * MILLISECOND); /* both, and that of the other kind, which was timed meanwhile */
 }
 
 static void pause_ms(unsigned milliseconds)

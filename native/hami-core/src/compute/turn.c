@@ -441,15 +441,21 @@ CUresult turn_take(struct turn *turn, uint64_t key, CUstream stream, bool per_th
     return CUDA_SUCCESS;
 }
 
+/* False: there is none, since its kind was timed meanwhile and all that was unpaid has been paid for. */
+static bool forget_unpaid(struct cost *cost)
+{
+    uint32_t unpaid = __atomic_load_n(&cost->unpaid, __ATOMIC_RELAXED);
+    while (unpaid > 0 && !__atomic_compare_exchange_n(&cost->unpaid, &unpaid, unpaid - 1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
+    return unpaid > 0;
+}
+
 void turn_settle(struct turn *turn, CUresult result)
 {
     bool launched = result == CUDA_SUCCESS;
     if (turn->meter)
         meter_end(&process->compute->meters, turn->meter, turn->stream, turn->per_thread, launched);
-    if (launched)
+    if (launched || (turn->unpaid && forget_unpaid(turn->cost)))
         return;
-    if (turn->unpaid)
-        __atomic_fetch_sub(&turn->cost->unpaid, 1, __ATOMIC_RELAXED);
-    else
-        pay(turn->bucket, -turn->price, turn->capped);
+    pay(turn->bucket, turn->unpaid ? -bucket_price(turn->bucket, turn->cost->ns) : -turn->price, turn->capped);
 }
