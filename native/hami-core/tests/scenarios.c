@@ -1174,6 +1174,8 @@ static void null_pointers_are_the_drivers_business(void)
     IS(cuMemAllocManaged(NULL, MIB, 1), CUDA_ERROR_INVALID_VALUE);
     IS(cuMemAllocPitch_v2(NULL, &pitch, 100, 100, 4), CUDA_ERROR_INVALID_VALUE);
     IS(cuMemAllocAsync(NULL, MIB, stream), CUDA_ERROR_INVALID_VALUE);
+    IS(cuMemAllocFromPoolAsync(&(CUdeviceptr){0}, MIB, NULL, stream), CUDA_ERROR_INVALID_VALUE);
+    IS(cuMemAllocFromPoolAsync_ptsz(&(CUdeviceptr){0}, MIB, NULL, stream), CUDA_ERROR_INVALID_VALUE);
     IS(cuMemCreate(NULL, MIB, NULL, 0), CUDA_ERROR_INVALID_VALUE);
     IS(cuArrayCreate_v2(NULL, NULL), CUDA_ERROR_INVALID_VALUE);
     IS(cuMemPoolCreate(NULL, NULL), CUDA_ERROR_INVALID_VALUE);

@@ -281,12 +281,14 @@ CUresult cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStre
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream)
 {
-    return allocate(&(struct call){hStream, pool, false}, dptr, bytesize);
+    return pool ? allocate(&(struct call){hStream, pool, false}, dptr, bytesize)
+                : cuda.cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream);
 }
 
 CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream)
 {
-    return allocate(&(struct call){hStream, pool, true}, dptr, bytesize);
+    return pool ? allocate(&(struct call){hStream, pool, true}, dptr, bytesize)
+                : cuda.cuMemAllocFromPoolAsync_ptsz(dptr, bytesize, pool, hStream);
 }
 
 static CUresult release(CUdeviceptr pointer, CUstream stream, CUresult (*ask)(CUdeviceptr, CUstream))
