@@ -117,7 +117,8 @@ typedef enum CUgraphMem_attribute_enum {
 
 typedef enum CUgraphNodeType_enum {
     CU_GRAPH_NODE_TYPE_GRAPH = 4,
-    CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10
+    CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10,
+    CU_GRAPH_NODE_TYPE_MEM_FREE = 11
 } CUgraphNodeType;
 
 typedef struct CUDA_MEM_ALLOC_NODE_PARAMS_v1_st {

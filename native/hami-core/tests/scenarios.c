@@ -1191,6 +1191,59 @@ static void null_pointers_are_the_drivers_business(void)
 }
 
 /* Much of everything, in an order that repeats: the books end where they began. */
+
+/* A graph whose memory the program frees, or another graph. */
+static CUgraphExec graph_that_leaves(size_t bytes, CUdeviceptr *pointer)
+{
+    CUstream stream;
+    CUgraph graph;
+    CUgraphExec exec;
+    OK(cuStreamCreate(&stream, 0));
+    OK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK(cuMemAllocAsync(pointer, bytes, stream));
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 1)); /* what is left is freed when it is launched again */
+    OK(cuStreamDestroy_v2(stream));
+    return exec;
+}
+
+static void memory_that_outlives_its_graph(void)
+{
+    CUdeviceptr first_pointer, second_pointer;
+    CUstream stream;
+    CUgraph graph;
+    CUgraphExec first = graph_that_leaves(2 * GIB, &first_pointer), second = graph_that_leaves(2 * GIB, &second_pointer), freeing;
+    OK(cuStreamCreate(&stream, 0));
+    OK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK(cuMemFreeAsync(second_pointer, stream));
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphInstantiateWithFlags(&freeing, graph, 0));
+    OK(cuGraphLaunch(first, stream));
+    OK(cuGraphLaunch(first, stream));
+    IS(charged(), 2 * GIB);
+    IS(cuGraphLaunch(second, stream), FULL);
+    IS(charged(), 2 * GIB);
+    OK(cuMemFreeAsync(first_pointer, stream));
+    OK(cuGraphLaunch(second, stream));
+    IS(charged(), 2 * GIB);
+    /* A captured release frees nothing yet. */
+    OK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK(cuMemFreeAsync(second_pointer, stream));
+    OK(cuStreamEndCapture(stream, &graph));
+    IS(cuGraphLaunch(first, stream), FULL);
+    OK(cuGraphLaunch(freeing, stream));
+    OK(cuGraphLaunch(first, stream));
+    IS(charged(), 2 * GIB);
+    /* It ends with the primary context. */
+    OK(cuDevicePrimaryCtxReset_v2(device));
+    OK(cuDevicePrimaryCtxRetain(&context, device));
+    OK(cuCtxSetCurrent(context));
+    OK(cuGraphInstantiateWithFlags(&freeing, graph_that_takes(3 * GIB), 0));
+    OK(cuGraphLaunch(freeing, NULL));
+    OK(cuGraphInstantiateWithFlags(&freeing, graph_that_takes(3 * GIB), 0));
+    OK(cuGraphLaunch(freeing, NULL));
+}
+
 static void a_million_end_where_they_began(void)
 {
     enum { ROUNDS = 1000000, HELD = 256 };

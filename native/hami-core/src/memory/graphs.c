@@ -8,12 +8,28 @@
 #include "../driver.h"
 #include "../hooks.h"
 #include "../quiet.h"
+#include "linear.h"
 #include "overhead.h"
 
-/* Of one executable graph: bytes of its memory nodes on each device. */
+/* A pointer that a graph allocates and leaves to the program to free, or, with no bytes, frees for another. */
+struct pointer {
+    CUdeviceptr address;
+    uint64_t bytes;
+    unsigned device;
+};
+
+/* Of one executable graph: bytes of its memory nodes on each device, and what does not end with a launch. */
 struct graph {
     uint64_t bytes[REGION_DEVICES];
+    struct pointer *pointers;
+    size_t count;
 };
+
+static void drop(struct graph *graph)
+{
+    free(graph->pointers);
+    free(graph);
+}
 
 static struct holdings *holdings(void)
 {
@@ -62,12 +78,29 @@ void graphs_trim(unsigned device)
     lock_drop(&holdings()->graph_lock[device]);
 }
 
+/* An allocation and its release in the same graph leave nothing. Without memory for it, a pointer counts as released. */
+static void add_pointer(struct graph *sum, struct pointer pointer)
+{
+    for (size_t i = sum->count; i-- > 0;) {
+        if (sum->pointers[i].address == pointer.address) {
+            sum->pointers[i] = sum->pointers[--sum->count];
+            return;
+        }
+    }
+    struct pointer *more = realloc(sum->pointers, (sum->count + 1) * sizeof(*more));
+    if (!more)
+        return;
+    sum->pointers = more;
+    sum->pointers[sum->count++] = pointer;
+}
+
 static bool add_nodes(CUgraph graph, struct graph *sum);
 
 static bool add_node(CUgraphNode node, struct graph *sum)
 {
-    CUDA_MEM_ALLOC_NODE_PARAMS params;
+    CUDA_MEM_ALLOC_NODE_PARAMS params = {.dptr = 0};
     CUgraphNodeType type;
+    CUdeviceptr freed;
     CUgraph child;
     struct payer payer;
 
@@ -78,9 +111,16 @@ static bool add_node(CUgraphNode node, struct graph *sum)
         if (cuda.cuGraphMemAllocNodeGetParams(node, &params) != CUDA_SUCCESS ||
             charge_device(params.poolProps.location.id, &payer) != CUDA_SUCCESS)
             return false;
-        if (payer.device != DEVICE_NONE)
-            sum->bytes[payer.device] += charge_whole_pieces(params.bytesize);
-        return payer.device != DEVICE_NONE;
+        if (payer.device == DEVICE_NONE)
+            return false;
+        sum->bytes[payer.device] += charge_whole_pieces(params.bytesize);
+        add_pointer(sum, (struct pointer){params.dptr, charge_whole_pieces(params.bytesize), payer.device});
+        return true;
+    case CU_GRAPH_NODE_TYPE_MEM_FREE:
+        if (cuda.cuGraphMemFreeNodeGetParams(node, &freed) != CUDA_SUCCESS)
+            return false;
+        add_pointer(sum, (struct pointer){.address = freed});
+        return true;
     case CU_GRAPH_NODE_TYPE_GRAPH: return cuda.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS && add_nodes(child, sum);
     }
     return false;
@@ -105,27 +145,26 @@ static void forget(CUgraphExec exec)
 {
     struct record record;
     if (records_take(&holdings()->graphs, (uintptr_t)exec, &record))
-        free((void *)(uintptr_t)record.owner);
+        drop((struct graph *)(uintptr_t)record.owner);
 }
 
 /* After the driver has made an executable graph, maybe under the name of one that ended with its context. */
 static CUresult instantiated(CUresult result, const CUgraphExec *made, CUgraph source)
 {
-    struct graph sum = {{0}}, *kept;
+    struct graph *kept;
     if (result != CUDA_SUCCESS || process->attachment != COUNTED)
         return result;
     forget(*made);
+    kept = calloc(1, sizeof(*kept));
     struct quiet quiet = quiet_begin();
-    bool any = add_nodes(source, &sum);
+    bool any = kept && add_nodes(source, kept);
     quiet_end(quiet);
-    if (!any)
+    if (any && records_add(&holdings()->graphs, (struct record){.key = (uintptr_t)*made, .owner = (uintptr_t)kept}))
         return result;
-    kept = malloc(sizeof(*kept));
     if (kept)
-        *kept = sum;
-    if (kept && records_add(&holdings()->graphs, (struct record){.key = (uintptr_t)*made, .owner = (uintptr_t)kept}))
+        drop(kept);
+    if (kept && !any)
         return result;
-    free(kept);
     cuda.cuGraphExecDestroy(*made);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -166,7 +205,54 @@ static void unlock(unsigned device)
     lock_drop(&holdings()->graph_lock[device]);
 }
 
-/* Charges what the driver will have to take for this graph beyond what it keeps already, and leaves the devices locked. */
+/* Under the device's lock, but for frees. */
+static void count_pointers(unsigned device, uint64_t bytes)
+{
+    __atomic_fetch_add(&holdings()->graph_pointers[device], bytes, __ATOMIC_RELAXED);
+}
+
+void graph_pointer_freed(const struct record *record)
+{
+    count_pointers(record->device, -record->bytes);
+}
+
+static bool is_held(const struct pointer *pointer)
+{
+    struct record record;
+    return records_find(&holdings()->linear, pointer->address, &record) && record.kind == LINEAR_OF_GRAPH;
+}
+
+/* What is kept on a device and in use by no pointer, but those that a launch of this graph frees before it allocates them anew. */
+static uint64_t spare(const struct graph *graph, unsigned device)
+{
+    uint64_t kept = holdings()->graph_memory[device].bytes, used = __atomic_load_n(&holdings()->graph_pointers[device], __ATOMIC_RELAXED);
+    for (size_t i = 0; i < graph->count; i++)
+        if (graph->pointers[i].bytes && graph->pointers[i].device == device && is_held(&graph->pointers[i]))
+            used -= graph->pointers[i].bytes;
+    return kept > used ? kept - used : 0;
+}
+
+/* After a launch. The pointers end with the primary context, as all that is kept for graphs. */
+static void note_pointers(const struct graph *graph)
+{
+    struct record record;
+    for (size_t i = 0; i < graph->count; i++) {
+        const struct pointer *pointer = &graph->pointers[i];
+        bool held = is_held(pointer);
+        if (held && !pointer->bytes && records_take(&holdings()->linear, pointer->address, &record))
+            graph_pointer_freed(&record);
+        else if (!held && pointer->bytes &&
+                 records_add(&holdings()->linear,
+                             (struct record){.key = pointer->address,
+                                             .bytes = pointer->bytes,
+                                             .device = pointer->device,
+                                             .kind = LINEAR_OF_GRAPH,
+                                             .owner = (uintptr_t)__atomic_load_n(&holdings()->primary[pointer->device], __ATOMIC_RELAXED)}))
+            count_pointers(pointer->device, pointer->bytes);
+    }
+}
+
+/* Charges what the driver will have to take for this graph beyond what it keeps to spare, and leaves the devices locked. */
 static CUresult reserve(const struct graph *graph, bool locked[REGION_DEVICES])
 {
     for (unsigned device = 0; device < REGION_DEVICES; device++) {
@@ -176,10 +262,10 @@ static CUresult reserve(const struct graph *graph, bool locked[REGION_DEVICES])
         lock_take(&holdings()->graph_lock[device]);
         locked[device] = true;
         settle_one(device);
-        if (graph->bytes[device] <= kept->bytes)
+        uint64_t has = spare(graph, device);
+        if (graph->bytes[device] <= has)
             continue;
-        CUresult result =
-            charge_take(&growth, (struct payer){device, NULL}, CHARGE_DATA, graph->bytes[device] - kept->bytes);
+        CUresult result = charge_take(&growth, (struct payer){device, NULL}, CHARGE_DATA, graph->bytes[device] - has);
         if (result != CUDA_SUCCESS)
             return result;
         kept->payer.device = device;
@@ -201,7 +287,7 @@ static void settle_after(struct graph *graph, const bool locked[REGION_DEVICES],
     }
 }
 
-static CUresult launch(CUgraphExec exec, CUstream stream, CUresult (*ask)(CUgraphExec, CUstream))
+static CUresult take_and(CUgraphExec exec, CUstream stream, CUresult (*ask)(CUgraphExec, CUstream), bool launches)
 {
     bool locked[REGION_DEVICES] = {false};
     struct record record;
@@ -215,6 +301,8 @@ static CUresult launch(CUgraphExec exec, CUstream stream, CUresult (*ask)(CUgrap
     for_each_locked(locked, overhead_grows);
     if (result == CUDA_SUCCESS)
         result = ask(exec, stream);
+    if (result == CUDA_SUCCESS && launches)
+        note_pointers(graph);
     quiet = quiet_begin();
     settle_after(graph, locked, result);
     quiet_end(quiet);
@@ -227,24 +315,24 @@ CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream)
 {
     struct turn turn;
     CUresult result = turn_take(&turn, cost_key((uintptr_t)hGraphExec, 0, 0), hStream, false);
-    return result == CUDA_SUCCESS ? turn_end(&turn, launch(hGraphExec, hStream, cuda.cuGraphLaunch)) : result;
+    return result == CUDA_SUCCESS ? turn_end(&turn, take_and(hGraphExec, hStream, cuda.cuGraphLaunch, true)) : result;
 }
 
 CUresult cuGraphLaunch_ptsz(CUgraphExec hGraphExec, CUstream hStream)
 {
     struct turn turn;
     CUresult result = turn_take(&turn, cost_key((uintptr_t)hGraphExec, 0, 0), hStream, true);
-    return result == CUDA_SUCCESS ? turn_end(&turn, launch(hGraphExec, hStream, cuda.cuGraphLaunch_ptsz)) : result;
+    return result == CUDA_SUCCESS ? turn_end(&turn, take_and(hGraphExec, hStream, cuda.cuGraphLaunch_ptsz, true)) : result;
 }
 
 CUresult cuGraphUpload(CUgraphExec hGraphExec, CUstream hStream)
 {
-    return launch(hGraphExec, hStream, cuda.cuGraphUpload);
+    return take_and(hGraphExec, hStream, cuda.cuGraphUpload, false);
 }
 
 CUresult cuGraphUpload_ptsz(CUgraphExec hGraphExec, CUstream hStream)
 {
-    return launch(hGraphExec, hStream, cuda.cuGraphUpload_ptsz);
+    return take_and(hGraphExec, hStream, cuda.cuGraphUpload_ptsz, false);
 }
 
 /* Instantiation may upload as well, which takes the graph's memory: here that is a step of its own. */
@@ -262,7 +350,7 @@ static CUresult instantiate_with_params(CUgraphExec *exec, CUgraph graph, CUDA_G
     params->flags |= CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
     if (result != CUDA_SUCCESS)
         return result;
-    result = launch(*exec, params->hUploadStream, upload);
+    result = take_and(*exec, params->hUploadStream, upload, false);
     if (result != CUDA_SUCCESS) {
         params->result_out = CUDA_GRAPH_INSTANTIATE_ERROR;
         cuGraphExecDestroy(*exec);
@@ -291,7 +379,7 @@ CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
     bool known = records_take(&holdings()->graphs, (uintptr_t)hGraphExec, &record);
     result = cuda.cuGraphExecDestroy(hGraphExec);
     if (known && result == CUDA_SUCCESS)
-        free((void *)(uintptr_t)record.owner);
+        drop((struct graph *)(uintptr_t)record.owner);
     else if (known)
         records_add(&holdings()->graphs, record);
     return result;

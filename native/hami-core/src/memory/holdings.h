@@ -53,6 +53,7 @@ struct holdings {
     uint32_t growing[REGION_DEVICES]; /* calls of the driver that may just take more than is charged for them by now */
     struct lock graph_lock[REGION_DEVICES];
     struct charge graph_memory[REGION_DEVICES];
+    uint64_t graph_pointers[REGION_DEVICES]; /* of it, in pointers that outlived the launch that took them */
 };
 
 #endif

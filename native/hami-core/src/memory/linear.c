@@ -8,6 +8,7 @@
 #include "../devices.h"
 #include "../driver.h"
 #include "../hooks.h"
+#include "graphs.h"
 #include "overhead.h"
 #include "pools.h"
 
@@ -135,6 +136,10 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned in
 
 static void give_back(const struct record *record)
 {
+    if (record->kind == LINEAR_OF_GRAPH) {
+        graph_pointer_freed(record);
+        return;
+    }
     charge_give_back(&(struct charge){{record->device, NULL}, CHARGE_DATA, record->bytes});
     if (record->kind == CHARGE_MANAGED)
         count_managed(record->device, -record->bytes);

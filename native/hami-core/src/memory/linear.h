@@ -4,8 +4,8 @@
 
 #include "../charge.h"
 
-/* The kind of a pointer's record: as charge_kind, or its pool pays. */
-enum { LINEAR_POOLED = 16 };
+/* The kind of a pointer's record: as charge_kind, or its pool pays, or what is kept for graphs. */
+enum { LINEAR_POOLED = 16, LINEAR_OF_GRAPH };
 
 /* A pointer on its way out. Its record goes before the driver's free, since another thread may be given the same address right
  * after it. */

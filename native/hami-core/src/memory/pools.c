@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "../compute/captures.h"
 #include "../container.h"
 #include "../devices.h"
 #include "../driver.h"
@@ -291,8 +292,10 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUmemo
                 : cuda.cuMemAllocFromPoolAsync_ptsz(dptr, bytesize, pool, hStream);
 }
 
-static CUresult release(CUdeviceptr pointer, CUstream stream, CUresult (*ask)(CUdeviceptr, CUstream))
+static CUresult release(CUdeviceptr pointer, CUstream stream, bool per_thread, CUresult (*ask)(CUdeviceptr, CUstream))
 {
+    if (captures_touch(stream, per_thread))
+        return ask(pointer, stream); /* becomes a node of a graph */
     struct departure departure = linear_depart(pointer);
     CUresult result = ask(pointer, stream);
     linear_departed(&departure, result);
@@ -302,13 +305,13 @@ static CUresult release(CUdeviceptr pointer, CUstream stream, CUresult (*ask)(CU
 CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 {
     CUresult result = container_enter();
-    return result == CUDA_SUCCESS ? release(dptr, hStream, cuda.cuMemFreeAsync) : result;
+    return result == CUDA_SUCCESS ? release(dptr, hStream, false, cuda.cuMemFreeAsync) : result;
 }
 
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
 {
     CUresult result = container_enter();
-    return result == CUDA_SUCCESS ? release(dptr, hStream, cuda.cuMemFreeAsync_ptsz) : result;
+    return result == CUDA_SUCCESS ? release(dptr, hStream, true, cuda.cuMemFreeAsync_ptsz) : result;
 }
 
 static void forget(struct pool *gone)
