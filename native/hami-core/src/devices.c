@@ -19,15 +19,18 @@ static unsigned devices_found;
 
 static CUresult read_uuid(CUdevice device, char *text)
 {
-    CUuuid uuid;
+    CUuuid uuid, card;
     size_t at;
     /* The first version gives the card's UUID for a MIG instance. */
-    CUresult result = cuda.cuDeviceGetUuid_v2(&uuid, device);
-    if (result != CUDA_SUCCESS)
-        result = cuda.cuDeviceGetUuid(&uuid, device);
+    CUresult result = cuda.cuDeviceGetUuid_v2(&uuid, device), first = cuda.cuDeviceGetUuid(&card, device);
+    bool instance = result == CUDA_SUCCESS && first == CUDA_SUCCESS && memcmp(&uuid, &card, sizeof(uuid)) != 0;
+    if (result != CUDA_SUCCESS) {
+        uuid = card;
+        result = first;
+    }
     if (result != CUDA_SUCCESS)
         return result;
-    at = (size_t)snprintf(text, REGION_UUID_BYTES, "GPU-");
+    at = (size_t)snprintf(text, REGION_UUID_BYTES, "%s-", instance ? "MIG" : "GPU");
     for (unsigned i = 0; i < sizeof(uuid.bytes); i++) {
         bool dash = i == 4 || i == 6 || i == 8 || i == 10;
         at += (size_t)snprintf(text + at, REGION_UUID_BYTES - at, "%s%02x", dash ? "-" : "", (unsigned char)uuid.bytes[i]);

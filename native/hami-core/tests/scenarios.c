@@ -40,6 +40,7 @@ CUDA(cuMulticastAddDevice, (CUmemGenericAllocationHandle object, CUdevice device
 CUDA(cuMemSetAccess, (CUdeviceptr address, size_t bytes, const void *description, size_t count))
 CUDA(cuDeviceGetDevResource, (CUdevice device, void *resource, int type))
 CUDA(cuCtxFromGreenCtx, (CUcontext * made, CUgreenCtx green))
+NVML(nvmlDeviceGetMigDeviceHandleByIndex, (nvmlDevice_t card, unsigned index, nvmlDevice_t *instance))
 CUDA(cuDevResourceGenerateDesc, (CUdevResourceDesc * description, void *resources, unsigned count))
 #undef CUDA
 #undef NVML
@@ -1244,6 +1245,26 @@ static void memory_that_outlives_its_graph(void)
     OK(cuGraphLaunch(freeing, NULL));
 }
 
+static void a_mig_instance_is_the_same_to_nvml_and_cuda(void)
+{
+    CUdeviceptr pointer;
+    nvmlDevice_t card, instance;
+    nvmlMemory_t memory;
+    nvmlProcessInfo_t list[2];
+    unsigned count = 2;
+    OK(cuMemAlloc_v2(&pointer, 100 * MIB));
+    IS(charged(), 100 * MIB);
+    IS(nvmlInit_v2(), NVML_SUCCESS);
+    IS(nvmlDeviceGetHandleByIndex_v2(0, &card), NVML_SUCCESS);
+    IS(nvmlDeviceGetMigDeviceHandleByIndex(card, 0, &instance), NVML_SUCCESS);
+    IS(nvmlDeviceGetMemoryInfo(instance, &memory), NVML_SUCCESS);
+    IS(memory.total, LIMIT);
+    IS(memory.used, CONTEXT + 100 * MIB);
+    IS(nvmlDeviceGetComputeRunningProcesses_v3(instance, &count, list), NVML_SUCCESS);
+    IS(count, 1);
+    IS(list[0].usedGpuMemory, CONTEXT + 100 * MIB);
+}
+
 static void a_million_end_where_they_began(void)
 {
     enum { ROUNDS = 1000000, HELD = 256 };
@@ -1282,6 +1303,7 @@ static const struct {
 #include "scenarios.def"
     SCENARIO(hold_some)
     SCENARIO(pools_that_grow_are_no_overhead)
+    SCENARIO(a_mig_instance_is_the_same_to_nvml_and_cuda)
     SCENARIO(an_estimate_gives_way_to_what_nvml_says)
     SCENARIO(estimates_go_with_their_contexts)
     SCENARIO(an_estimate_that_is_gone_counts_no_more)

@@ -59,3 +59,20 @@ TEST(pools_that_grow_are_no_overhead)
 {
     play("pools_that_grow_are_no_overhead", "cuMemPoolGetAttribute=sleep:2000");
 }
+
+TEST(a_mig_instance_is_the_same_to_nvml_and_cuda)
+{
+    struct world world = world_make();
+    world_gpu(&world, "state = gpu.state\n"
+                      "driver = 580.65.06\n"
+                      "cuda = 13.0\n"
+                      "[device]\n"
+                      "name = NVIDIA A100\n"
+                      "uuid = " T4_UUID "\n"
+                      "mig-uuid = MIG-99999999-2222-3333-4444-555555555555\n"
+                      "memory-mib = 15360\n"
+                      "context-mib = 100\n"
+                      "compute-capability = 8.0\n");
+    world_limits(&world, "container=main\nmemory=4096m\n", "4147m");
+    world_run(&world, SCENARIOS, "a_mig_instance_is_the_same_to_nvml_and_cuda");
+}
