@@ -382,7 +382,9 @@ static void look_from_outside(struct process *mine, struct sight *sight)
     if (!found)
         return;
     sigset_t before = take_starting(mine);
-    if (!container.region.file)
+    if (container.region.file)
+        region_keep_lock_file(&container.region, reason);
+    else
         region_watch(&container.region, path);
     sight->file = container.region.file ? container.region.file : region_map_to_read(path);
     sight->borrowed = container.region.file != NULL;

@@ -57,13 +57,20 @@ static int above_standard(int file)
     return moved;
 }
 
+/* A program that closes what it did not open may have a file of its own under the number. */
+static bool has_lock_file(const struct region *region)
+{
+    struct stat status;
+    return region->lock_file >= 0 && descriptor_status(region->lock_file, &status) && status.st_dev == region->lock_device &&
+           status.st_ino == region->lock_inode;
+}
+
 bool region_keep_lock_file(struct region *region, char *reason)
 {
     char path[PATH_BYTES + 8];
     struct stat status;
 
-    if (region->lock_file >= 0 && descriptor_status(region->lock_file, &status) && status.st_dev == region->lock_device &&
-        status.st_ino == region->lock_inode)
+    if (has_lock_file(region))
         return true;
     sibling(region->path, ".lock", path, sizeof(path));
     region->lock_file = open(path, OPEN_FLAGS);
@@ -330,7 +337,7 @@ void region_watch(struct region *region, const char *path)
     struct stat status;
 
     snprintf(region->path, sizeof(region->path), "%s", path);
-    if (region->lock_file >= 0)
+    if (has_lock_file(region))
         return;
     sibling(path, ".lock", lock_path, sizeof(lock_path));
     region->lock_file = open(lock_path, OPEN_FLAGS);

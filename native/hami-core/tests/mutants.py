@@ -179,6 +179,7 @@ MUTANTS = (
     Mutant("graphs are launched before there is room", "memory/graphs.c", "    if (result == CUDA_SUCCESS)\n        result = ask(exec, stream);",
            "    result = ask(exec, stream);", "graphs"),
     Mutant("graph memory that is never given back", "memory/graphs.c", "    cuda.cuDeviceGraphMemTrim(device_handle(device));\n", "", "graphs"),
+    Mutant("queries ask a lock file that was closed", "container.c", "        region_keep_lock_file(&container.region, reason);\n", "        (void)reason;\n", "nvml_lists"),
     Mutant("a MIG instance is a card", "devices.c", "instance ? \"MIG\" : \"GPU\"", "instance ? \"GPU\" : \"GPU\"", "mig_instance"),
     Mutant("memory that outlives its graph is there for the next", "memory/graphs.c", "    return kept > used ? kept - used : 0;",
            "    used = 0;\n    return kept > used ? kept - used : 0;", "outlives"),
