@@ -202,6 +202,7 @@ MUTANTS = (
     Mutant("a failed launch that is paid for", "compute/turn.c",
            "    pay(turn->bucket, turn->unpaid ? -bucket_price(turn->bucket, turn->cost->ns) : -turn->price, turn->capped);", "    (void)0;",
            "launch_that_fails not_owed"),
+    Mutant("a graph at the price of one that is gone", "compute/turn.c", "    collect(compute);\n    cost_begin_anew(cost);", "    collect(compute);", "another_graph"),
     Mutant("a failed launch whose kind was paid for meanwhile", "compute/turn.c", "    while (unpaid > 0 && !__atomic", "    while (!__atomic", "launch_that_fails"),
     Mutant("captured launches wait", "compute/turn.c", " || captures_touch(turn->stream, turn->per_thread))\n        return;", ")\n        return;", "captur"),
     Mutant("who waits does not see a raised cap", "compute/turn.c", "        note_paid(compute, device, now);\n        look(compute, clock_coarse());",

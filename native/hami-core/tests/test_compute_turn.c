@@ -403,6 +403,38 @@ TEST(a_launch_that_fails_once_its_kind_is_known_gives_back_what_was_paid)
     CHECK_EQUAL(before - bucket->balance, 3 * MILLISECOND); /* both, and that of the other kind, which was timed meanwhile */
 }
 
+static CUresult end_graph(CUgraphExec graph)
+{
+    (void)graph;
+    return CUDA_SUCCESS;
+}
+
+static CUresult unload(CUmodule module)
+{
+    (void)module;
+    return CUDA_SUCCESS;
+}
+
+/* A graph or a kernel of 50 us, and then another of 50 ms by that name. The third launch of that pays for it. */
+TEST(another_graph_or_kernel_of_the_same_name_has_a_price_of_its_own)
+{
+    for (unsigned graphs = 0; graphs < 2; graphs++) {
+        struct compute_bucket *bucket = begin(50, 0.05f);
+        int64_t before = 0;
+        cuda.cuGraphExecDestroy = end_graph;
+        cuda.cuModuleUnload = unload;
+        for (unsigned i = 0; i < 103; i++) {
+            if (i == 100) {
+                CHECK_EQUAL(graphs ? cuGraphExecDestroy((CUgraphExec)40) : cuModuleUnload((CUmodule)48), CUDA_SUCCESS);
+                driver.took_ms = 50;
+            }
+            before = bucket->balance = 1000 * MILLISECOND;
+            CHECK_EQUAL(graphs ? cuGraphLaunch((CUgraphExec)40, NULL) : launch(56), CUDA_SUCCESS);
+        }
+        CHECK_EQUAL(before - bucket->balance, 50 * MILLISECOND);
+    }
+}
+
 static void pause_ms(unsigned milliseconds)
 {
     clock_sleep(milliseconds * (uint64_t)MILLISECOND);

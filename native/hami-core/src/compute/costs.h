@@ -87,6 +87,14 @@ static inline void cost_timed(struct cost *cost)
     __atomic_store_n(&cost->begun, 0, __ATOMIC_RELEASE);
 }
 
+/* From now on the driver may mean something else by that name: old samples say nothing of it. The price stays until it was timed. */
+static inline void cost_begin_anew(struct cost *cost)
+{
+    __atomic_store_n(&cost->seen, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&cost->interval, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&cost->countdown, 0, __ATOMIC_RELAXED);
+}
+
 /* Nanoseconds as far as they are to be relied on: the first launch of a kind may take much longer than the next. 0: not yet. */
 static inline uint64_t cost_sure(const struct cost *cost)
 {

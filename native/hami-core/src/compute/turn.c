@@ -441,6 +441,27 @@ CUresult turn_take(struct turn *turn, uint64_t key, CUstream stream, bool per_th
     return CUDA_SUCCESS;
 }
 
+void turn_graph_ends(uint64_t key)
+{
+    struct compute *compute = __atomic_load_n(&process->compute, __ATOMIC_ACQUIRE);
+    struct cost *cost = compute ? costs_known(&compute->costs, key) : NULL;
+    if (!cost)
+        return;
+    collect(compute);
+    cost_begin_anew(cost);
+}
+
+void turn_functions_end(void)
+{
+    struct compute *compute = __atomic_load_n(&process->compute, __ATOMIC_ACQUIRE);
+    if (!compute)
+        return;
+    collect(compute);
+    for (unsigned i = 0; i < COSTS; i++)
+        if (__atomic_load_n(&compute->costs.table[i].key, __ATOMIC_RELAXED))
+            cost_begin_anew(&compute->costs.table[i]);
+}
+
 /* False: there is none, since its kind was timed meanwhile and all that was unpaid has been paid for. */
 static bool forget_unpaid(struct cost *cost)
 {

@@ -67,9 +67,14 @@ static inline CUresult turn_end(struct turn *turn, CUresult result)
     return result;
 }
 
+/* Before a graph ends, and before code does: what is launched by those names later is something else. */
+void turn_graph_ends(uint64_t key);
+void turn_functions_end(void);
+
 /* Before contexts end: what is being timed in them ends too. */
 static inline void turn_contexts_end(void)
 {
+    turn_functions_end();
     if (process->compute)
         meters_forget(&process->compute->meters);
 }

@@ -377,6 +377,7 @@ CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
     if (result != CUDA_SUCCESS)
         return result;
     bool known = records_take(&holdings()->graphs, (uintptr_t)hGraphExec, &record);
+    turn_graph_ends(cost_key((uintptr_t)hGraphExec, 0, 0));
     result = cuda.cuGraphExecDestroy(hGraphExec);
     if (known && result == CUDA_SUCCESS)
         drop((struct graph *)(uintptr_t)record.owner);

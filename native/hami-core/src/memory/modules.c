@@ -1,5 +1,6 @@
 /* Code and its globals. What they take shows only in NVML's figure for the process, now or, with lazy loading, at the first launch,
  * where it is found before the next refusal. */
+#include "../compute/turn.h"
 #include "../container.h"
 #include "../devices.h"
 #include "../driver.h"
@@ -118,6 +119,7 @@ CUresult cuModuleUnload(CUmodule hmod)
     if (result != CUDA_SUCCESS)
         return result;
     bool known = records_take(&process->holdings.modules, (uintptr_t)hmod, &record);
+    turn_functions_end();
     result = cuda.cuModuleUnload(hmod);
     return known ? unloaded(result, &record) : result;
 }
@@ -155,6 +157,7 @@ CUresult cuLibraryUnload(CUlibrary library)
     if (result != CUDA_SUCCESS)
         return result;
     bool known = records_take(&process->holdings.modules, (uintptr_t)library, &record);
+    turn_functions_end();
     result = cuda.cuLibraryUnload(library);
     if (known)
         unloaded(result, &record);
