@@ -3,6 +3,7 @@
  *
  * The container's limit is 4147 MiB and a context costs 100 MiB; a second card of the same size is there for those that need it. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -1282,6 +1283,23 @@ static void a_mig_instance_is_the_same_to_nvml_and_cuda(void)
     IS(nvmlDeviceGetComputeRunningProcesses_v3(instance, &count, list), NVML_SUCCESS);
     IS(count, 1);
     IS(list[0].usedGpuMemory, CONTEXT + 100 * MIB);
+}
+
+static void memory_of_another_namespace_is_charged_once(void)
+{
+    CUdeviceptr pointer;
+    CUcontext other;
+    OK(cuMemAlloc_v2(&pointer, 500 * MIB));
+    void *driver = dlmopen(LM_ID_NEWLM, FAKEGPU "/libcuda.so.1", RTLD_NOW);
+    RIGHT(driver != NULL);
+    CUresult (*init)(unsigned) = (CUresult(*)(unsigned))dlsym(driver, "cuInit");
+    CUresult (*retain)(CUcontext *, CUdevice) = (CUresult(*)(CUcontext *, CUdevice))dlsym(driver, "cuDevicePrimaryCtxRetain");
+    RIGHT(init && retain);
+    OK(init(0));
+    OK(retain(&other, 0));
+    IS(charged(), CONTEXT + 500 * MIB);
+    IS(cuMemAlloc_v2(&pointer, 4 * GIB), FULL);
+    IS(charged(), CONTEXT + 500 * MIB);
 }
 
 static void a_million_end_where_they_began(void)

@@ -5,7 +5,9 @@
 #include "../devices.h"
 #include "../driver.h"
 #include "../kai.h"
+#include "../ledger.h"
 #include "../nvml_cards.h"
+#include "../slot.h"
 
 static struct overhead *overhead_of(unsigned device)
 {
@@ -40,6 +42,23 @@ static bool is_growing(unsigned device)
     return __atomic_load_n(&process->holdings.growing[device], __ATOMIC_ACQUIRE) > 0;
 }
 
+/* What this process has charged, and how often it has charged or given back. NVML tells of the whole of it: also of what another copy
+ * of this library has charged, in a namespace that dlmopen made, which has a slot of its own. */
+static uint64_t charged_by_process(unsigned device, uint64_t *steps)
+{
+    const struct region_file *file = container.region.file;
+    uint64_t held = charge_held(device);
+    int32_t ever_used = __atomic_load_n(&file->hami.proc_num, __ATOMIC_RELAXED);
+    *steps = charge_steps(device);
+    for (unsigned slot = 0; slot < REGION_SLOTS && (int32_t)slot < ever_used; slot++) {
+        if (slot == process->slot || !slot_is_of(&file->extension.slots[slot], &container.self))
+            continue;
+        held += ledger_held(&file->extension, slot, device);
+        *steps += ledger_steps(&file->extension, slot, device);
+    }
+    return held;
+}
+
 /* What NVML books for this process beside its other charges, read while no charge was made or given back. Another thread in the
  * middle of an allocation makes it too small, never too large: memory is charged before it is taken and released after, and where
  * the driver may take more, nothing is read meanwhile. Under the lock, as all that follows. False: not known. */
@@ -49,11 +68,12 @@ static bool look(unsigned device, int64_t *beside)
     uint32_t pid = container_host_pid();
     for (unsigned i = 0; pid != 0 && i < TRIES; i++) {
         bool grows = is_growing(device);
-        uint64_t booked, step = charge_steps(device), held = charge_held(device), own = overhead_of(device)->charge.bytes;
+        uint64_t booked, steps, steps_after, held = charged_by_process(device, &steps), own = overhead_of(device)->charge.bytes;
         if (!nvml_process_memory(device_uuid(device), pid, &booked))
             return false;
         *beside = (int64_t)(booked - (held - own));
-        if (!grows && !is_growing(device) && charge_steps(device) == step)
+        charged_by_process(device, &steps_after);
+        if (!grows && !is_growing(device) && steps_after == steps)
             return true;
     }
     return false;
