@@ -1302,6 +1302,29 @@ static void memory_of_another_namespace_is_charged_once(void)
     IS(charged(), CONTEXT + 500 * MIB);
 }
 
+static void a_pool_that_once_could_not_be_asked_is_charged_once(void)
+{
+    CUdeviceptr pointer;
+    OK(cuMemAllocAsync(&pointer, 100 * MIB, NULL));
+    OK(cuMemAllocAsync(&pointer, 100 * MIB, NULL));
+    IS(charged(), 224 * MIB);
+}
+
+static void a_pool_that_is_never_told_of_is_what_its_pointers_are(void)
+{
+    CUdeviceptr first, second;
+    size_t estimate = charged();
+    OK(cuMemAllocAsync(&first, 100 * MIB, NULL));
+    OK(cuMemAllocAsync(&second, 100 * MIB, NULL));
+    IS(charged(), estimate + 200 * MIB);
+    OK(cuMemFreeAsync(first, NULL));
+    IS(charged(), estimate + 100 * MIB);
+    OK(cuDevicePrimaryCtxReset_v2(device));
+    OK(cuDevicePrimaryCtxRetain(&context, device));
+    OK(cuCtxSetCurrent(context));
+    IS(charged(), estimate);
+}
+
 static void a_million_end_where_they_began(void)
 {
     enum { ROUNDS = 1000000, HELD = 256 };
@@ -1341,6 +1364,8 @@ static const struct {
     SCENARIO(hold_some)
     SCENARIO(pools_that_grow_are_no_overhead)
     SCENARIO(a_mig_instance_is_the_same_to_nvml_and_cuda)
+    SCENARIO(a_pool_that_once_could_not_be_asked_is_charged_once)
+    SCENARIO(a_pool_that_is_never_told_of_is_what_its_pointers_are)
     SCENARIO(an_estimate_gives_way_to_what_nvml_says)
     SCENARIO(estimates_go_with_their_contexts)
     SCENARIO(an_estimate_that_is_gone_counts_no_more)

@@ -76,3 +76,16 @@ TEST(a_mig_instance_is_the_same_to_nvml_and_cuda)
     world_limits(&world, "container=main\nmemory=4096m\n", "4147m");
     world_run(&world, SCENARIOS, "a_mig_instance_is_the_same_to_nvml_and_cuda");
 }
+
+TEST(a_pool_that_once_could_not_be_asked_is_charged_once)
+{
+    play("a_pool_that_once_could_not_be_asked_is_charged_once",
+         "cuMemPoolGetAttribute=error:1@1;cuMemPoolGetAttribute=error:1@2");
+}
+
+/* Where NVML's figure for the process makes up for nothing. */
+TEST(a_pool_that_is_never_told_of_is_what_its_pointers_are)
+{
+    play("a_pool_that_is_never_told_of_is_what_its_pointers_are",
+         "cuMemPoolGetAttribute=error:801;nvmlDeviceGetComputeRunningProcesses*=error:3");
+}

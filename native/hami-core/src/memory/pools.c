@@ -17,17 +17,17 @@
 struct pool {
     struct pool *next;
     struct lock lock;
-    CUmemoryPool handle;
+    CUmemoryPool handle; /* NULL: destroyed */
     struct charge charge;
     uint64_t pieces;  /* of the driver's, at most, that its pointers are in */
     uint64_t at_most; /* what it held when the driver last told */
-    bool by_pointers; /* the driver no longer tells what it holds (destroyed), or never did: it is what its pointers are in */
+    bool by_pointers; /* the driver does not tell what it holds, of a destroyed one no more: it is what its pointers are in */
 };
 
 static struct pool *find(CUmemoryPool handle)
 {
     struct pool *pool = process->holdings.pools;
-    while (pool && (pool->handle != handle || pool->by_pointers))
+    while (pool && (pool->handle != handle || !handle))
         pool = pool->next;
     return pool;
 }
@@ -61,9 +61,8 @@ static struct pool *pool_of(CUmemoryPool handle, struct charge nothing)
 static uint64_t holds(struct pool *pool)
 {
     cuuint64_t reserved;
-    if (!pool->by_pointers &&
-        cuda.cuMemPoolGetAttribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) != CUDA_SUCCESS)
-        pool->by_pointers = true;
+    pool->by_pointers =
+        !pool->handle || cuda.cuMemPoolGetAttribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) != CUDA_SUCCESS;
     if (!pool->by_pointers) {
         pool->at_most = reserved;
         return reserved;
@@ -347,7 +346,7 @@ static bool is_gone(const struct pool *pool, bool primary)
 {
     cuuint64_t reserved;
     if (pool->by_pointers)
-        return primary && !pool->handle;
+        return primary;
     return cuda.cuMemPoolGetAttribute(pool->handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) != CUDA_SUCCESS;
 }
 
