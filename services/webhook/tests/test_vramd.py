@@ -251,6 +251,32 @@ def test_copy_stands_in_while_vramd_is_hung_or_away_and_heals_afterwards() -> No
     asyncio.run(run())
 
 
+def test_copy_stands_in_while_a_vramd_that_came_back_has_not_read_the_nodes() -> None:
+    """Its connection is back before its readiness counts, and the API server may be away longer."""
+    not_read = vram_pb2.GetBasisResponse(
+        unknown=vram_pb2.Unknown(reason="the nodes were not read yet", cause=vram_pb2.CAUSE_NOT_READ)
+    )
+
+    async def run() -> None:
+        servicer = Servicer(says(not_read))
+        servicer.stream.put_nowait(not_read)
+        async with vramd(servicer) as port, Vramd(f"127.0.0.1:{port}", 5) as client:
+            await client.heard()
+            for spec in (FREE, PINNED):
+                assert await client.ask(spec_of(spec)) == Unknown("the nodes were not read yet")
+            servicer.stream.put_nowait(basis_of(15360))
+            await until(lambda: client.cluster == Known(15360, 15360))
+            servicer.stream.put_nowait(not_read)
+            await until(servicer.stream.empty)
+            servicer.stream.put_nowait(basis_of(15360, 40960))
+            seen = {client.cluster}
+            while client.cluster != Known(15360, 40960):
+                seen |= {await client.ask(spec_of(PINNED)), client.cluster}
+            assert seen <= {Known(15360, 15360), Known(15360, 40960)}
+
+    asyncio.run(run())
+
+
 def test_one_question_at_a_time_finds_out_whether_a_hung_vramd_is_back() -> None:
     async def run() -> None:
         servicer = Servicer(hang)

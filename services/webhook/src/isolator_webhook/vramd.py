@@ -97,6 +97,11 @@ def _software(response: vram_pb2.GetBasisResponse) -> tuple[NodeSoftware, ...]:
     )
 
 
+def _not_read(response: vram_pb2.GetBasisResponse | None) -> bool:
+    """Whether vramd is there and knows nothing yet, having just started: what was known stands in, as if it were away."""
+    return response is not None and response.unknown.cause == vram_pb2.CAUSE_NOT_READ
+
+
 def _constrained(spec: PodSpec) -> bool:
     return bool(spec.node_selector or spec.node_name or spec.required_node_affinity is not None)
 
@@ -172,6 +177,8 @@ class Vramd:
         every_node = vram_pb2.GetBasisRequest(with_software=True) if self._with_software else None
         async for response in self._stub.WatchBasis(vram_pb2.WatchBasisRequest(constraints=every_node)):
             basis = self._read(response)
+            if _not_read(response) and isinstance(self._cluster, Known):
+                continue
             if basis != self._cluster:
                 _log.info("basis", basis_mib=getattr(basis, "mib", None), reason=getattr(basis, "reason", None))
             self._cluster, self._lost_at = basis, None
@@ -220,7 +227,8 @@ class Vramd:
         self._probing = True
         try:
             asked = question(spec, with_software=self._with_software)
-            found = self._read(await self._stub.GetBasis(asked, timeout=self._deadline * QUESTION_PART))
+            response = await self._stub.GetBasis(asked, timeout=self._deadline * QUESTION_PART)
+            found = self._read(response)
         except grpc.aio.AioRpcError as error:
             failure = self._failure(error)
             # A question that is refused (what a pod's author wrote is too much) was answered: vramd is there.
@@ -229,8 +237,8 @@ class Vramd:
         finally:
             self._probing = False
         self._trouble = None
-        return found
+        return self._instead(found) if _not_read(response) else found
 
-    def _instead(self, failure: Unknown) -> Basis:
+    def _instead(self, failure: Basis) -> Basis:
         cluster = self.cluster
         return cluster if isinstance(cluster, Known) else failure
