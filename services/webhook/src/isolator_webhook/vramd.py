@@ -98,7 +98,7 @@ def _software(response: vram_pb2.GetBasisResponse) -> tuple[NodeSoftware, ...]:
 
 
 def _not_read(response: vram_pb2.GetBasisResponse | None) -> bool:
-    """Whether vramd is there and knows nothing yet, having just started: what was known stands in, as in its absence."""
+    """Whether vramd has just started and knows nothing yet: what was known stands in, as in its absence."""
     return response is not None and response.unknown.cause == vram_pb2.CAUSE_NOT_READ
 
 
