@@ -234,6 +234,19 @@ def test_reviews_at_work_are_bounded(pair: Pair, world: Any) -> None:
         assert started.metric("isolator_webhook_requests_at_work") == 0
 
 
+def test_bodies_at_work_are_bounded(pair: Pair, world: Any) -> None:
+    document = world.review_of(world.a_pod({}))
+    with running(pair, "--body-limit-bytes", "2000") as started, contextlib.ExitStack() as stack:
+        for number in range(1, 9):
+            hogging = stack.enter_context(connect(started))
+            hogging.sendall(HEAD.replace(b"100", b"2000") + b" " * 1999)
+            until(lambda number=number: started.metric("isolator_webhook_requests_at_work") == number)
+        until(lambda: started.client.post("/mutate", json=document).status_code == 503)
+        assert started.client.post("/mutate", json=document).text == "bodies of 16000 bytes are at work already\n"
+        stack.close()
+        until(lambda: started.client.post("/mutate", json=document).status_code == 200)
+
+
 def test_client_that_goes_away(pair: Pair) -> None:
     with running(pair) as started:
         with connect(started) as connection:

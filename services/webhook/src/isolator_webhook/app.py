@@ -44,6 +44,11 @@ class Limits:
     at_work: int = 256
     wait_seconds: float = 5.0
 
+    @property
+    def held_bytes(self) -> int:
+        """Of all bodies at once: more would take what memory the container may have, and end whoever is being served."""
+        return 8 * self.body_bytes
+
 
 async def _at_once() -> None:
     pass
@@ -80,23 +85,6 @@ class _Rejected(Exception):
         self.reason = reason
 
 
-async def _body(receive: Receive, limit: int) -> bytes:
-    """The whole body."""
-    parts: list[bytes] = []
-    size = 0
-    more = True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise _Rejected(400, "gone", "the client is gone")
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        more = message.get("more_body", False)
-        if size > limit:
-            raise _Rejected(413, "too_large", f"the body is too large: accepted are {limit} bytes")
-    return b"".join(parts)
-
-
 class Reviews:
     """The ASGI application of the paths that review pods, a bounded number at once, before that of all other paths.
 
@@ -111,6 +99,7 @@ class Reviews:
         self._state = state
         self._places = asyncio.Semaphore(limits.at_work)
         self._at_work = 0
+        self._held_bytes = 0
         metrics.at_work.set_function(lambda: self._at_work)
         self.log = ReviewLog(sys.stderr)
 
@@ -146,8 +135,10 @@ class Reviews:
         else:
             await self._places.acquire()
         self._at_work += 1
+        parts: list[bytes] = []
         try:
-            body = await _body(receive, self._limits.body_bytes)
+            await self._receive(receive, parts)
+            body = b"".join(parts)
             start = time.perf_counter()
             answered = await review.answer(body, ask, self._options, treatment)
         except review.Malformed as malformed:
@@ -155,6 +146,7 @@ class Reviews:
         finally:
             self._places.release()
             self._at_work -= 1
+            self._held_bytes -= sum(map(len, parts))
         if answered.outcome.notices:
             self._metrics.notices.inc(len(answered.outcome.notices))
         for way in answered.outcome.findings:
@@ -162,6 +154,24 @@ class Reviews:
         self._metrics.reviewed(answered.outcome.result, answered.outcome.reason, time.perf_counter() - start)
         self.log.tell(answered)
         return answered.body
+
+    async def _receive(self, receive: Receive, parts: list[bytes]) -> None:
+        """The whole body, in parts, which are held until it is answered."""
+        limits = self._limits
+        size = 0
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise _Rejected(400, "gone", "the client is gone")
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            self._held_bytes += len(parts[-1])
+            more = message.get("more_body", False)
+            if size > limits.body_bytes:
+                raise _Rejected(413, "too_large", f"the body is too large: accepted are {limits.body_bytes} bytes")
+            if self._held_bytes > limits.held_bytes:
+                raise _Rejected(503, "busy", f"bodies of {limits.held_bytes} bytes are at work already")
 
     async def _wait(self) -> None:
         try:

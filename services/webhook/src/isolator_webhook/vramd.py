@@ -153,7 +153,7 @@ class Vramd:
 
     @property
     def age(self) -> float:
-        """Seconds for which the copy of the cluster's basis may have been out of date: 0 while the stream is open."""
+        """Seconds for which the copy of the cluster's basis may have been out of date: 0 while a stream tells of it."""
         return 0.0 if self._lost_at is None else time.monotonic() - self._lost_at
 
     async def heard(self) -> None:
