@@ -46,7 +46,7 @@ class Limits:
 
     @property
     def held_bytes(self) -> int:
-        """Of all bodies at once: more would take what memory the container may have, and end whoever is being served."""
+        """Of all bodies at once: more would take what memory the container may have and end all that is served."""
         return 8 * self.body_bytes
 
 

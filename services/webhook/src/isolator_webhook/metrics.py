@@ -90,8 +90,8 @@ class Metrics:
         ).set_function(mib)
         Gauge(
             "isolator_webhook_basis_age_seconds",
-            "Seconds since vramd's stream last told of the basis, 0 while it is open and tells; how old what vramd knows "
-            "is, its own isolator_vramd_source_age_seconds tells.",
+            "Seconds since vramd's stream last told of the basis, 0 while it is open and tells; how old what vramd "
+            "knows is, its own isolator_vramd_source_age_seconds tells.",
             registry=self.registry,
         ).set_function(age)
 
