@@ -7,12 +7,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "slow.h"
+
+#pragma GCC visibility push(hidden)
+
 struct lock {
     uint32_t word;
 };
 
-void lock_wait(struct lock *lock);
-void lock_wake(struct lock *lock);
+SLOW void lock_wait(struct lock *lock);
+SLOW void lock_wake(struct lock *lock);
 
 /* For what is done to memory alone, where there is no place to be cancelled at: every allocation takes two of these. */
 static inline bool lock_try_briefly(struct lock *lock)
@@ -66,5 +70,7 @@ static inline void lock_drop(struct lock *lock)
     if (--lock_holder.locks == 0)
         pthread_setcancelstate(lock_holder.cancel_state, NULL);
 }
+
+#pragma GCC visibility pop
 
 #endif

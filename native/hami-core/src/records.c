@@ -42,7 +42,7 @@ static struct record *lookup(const struct record_stripe *stripe, uint64_t key)
     return record->key ? record : NULL;
 }
 
-static bool grow(struct record_stripe *stripe)
+static SLOW bool grow(struct record_stripe *stripe)
 {
     uint64_t places = stripe->places ? stripe->places * 2 : FIRST_PLACES;
     int saved = errno;
@@ -60,23 +60,23 @@ static bool grow(struct record_stripe *stripe)
     return true;
 }
 
-bool records_add(struct records *records, struct record record)
+bool records_put(struct records *records, uint64_t key, uint64_t bytes, uint32_t device, uint32_t kind, uint64_t owner)
 {
-    struct record_stripe *stripe = stripe_of(records, record.key);
+    struct record_stripe *stripe = stripe_of(records, key);
     lock_take_briefly(&stripe->lock);
     bool room = stripe->count < stripe->places / 2 || grow(stripe);
     if (room) {
-        struct record *place = place_of(stripe->table, stripe->places, record.key);
+        struct record *place = place_of(stripe->table, stripe->places, key);
         stripe->count += place->key == 0;
-        *place = record;
+        *place = (struct record){key, bytes, device, kind, owner};
     }
     lock_drop_briefly(&stripe->lock);
     return room;
 }
 
-static struct record erase(struct record_stripe *stripe, struct record *record)
+static void erase(struct record_stripe *stripe, struct record *record)
 {
-    struct record *table = stripe->table, erased = *record;
+    struct record *table = stripe->table;
     uint64_t mask = stripe->places - 1, hole = (uint64_t)(record - table);
     for (uint64_t at = (hole + 1) & mask; table[at].key; at = (at + 1) & mask) {
         uint64_t wanted = home(table[at].key, stripe->places);
@@ -88,7 +88,6 @@ static struct record erase(struct record_stripe *stripe, struct record *record)
     }
     table[hole].key = 0;
     stripe->count--;
-    return erased;
 }
 
 bool records_take(struct records *records, uint64_t key, struct record *taken)
@@ -96,8 +95,10 @@ bool records_take(struct records *records, uint64_t key, struct record *taken)
     struct record_stripe *stripe = stripe_of(records, key);
     lock_take_briefly(&stripe->lock);
     struct record *record = lookup(stripe, key);
-    if (record)
-        *taken = erase(stripe, record);
+    if (record) {
+        *taken = *record;
+        erase(stripe, record);
+    }
     lock_drop_briefly(&stripe->lock);
     return record != NULL;
 }
@@ -120,7 +121,9 @@ bool records_refer(struct records *records, uint64_t key, int change, struct rec
     struct record *record = lookup(stripe, key);
     if (record) {
         record->owner += (uint64_t)(int64_t)change;
-        *after = record->owner ? *record : erase(stripe, record);
+        *after = *record;
+        if (!record->owner)
+            erase(stripe, record);
     }
     lock_drop_briefly(&stripe->lock);
     return record != NULL;
@@ -135,8 +138,10 @@ bool records_take_of(struct records *records, uint64_t owner, struct record *tak
         for (uint64_t at = 0; stripe->count && at < stripe->places && !record; at++)
             if (stripe->table[at].key && stripe->table[at].owner == owner)
                 record = &stripe->table[at];
-        if (record)
-            *taken = erase(stripe, record);
+        if (record) {
+            *taken = *record;
+            erase(stripe, record);
+        }
         lock_drop_briefly(&stripe->lock);
         if (record)
             return true;

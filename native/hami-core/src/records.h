@@ -7,6 +7,8 @@
 
 #include "lock.h"
 
+#pragma GCC visibility push(hidden)
+
 struct record {
     uint64_t key; /* 0: an empty place */
     uint64_t bytes;
@@ -29,8 +31,14 @@ struct records {
     struct record_stripe stripes[RECORD_STRIPES];
 };
 
+/* Each field in a register: a record that is put together in memory and copied from there waits for its own stores. */
+bool records_put(struct records *records, uint64_t key, uint64_t bytes, uint32_t device, uint32_t kind, uint64_t owner);
+
 /* False: no memory to note it. */
-bool records_add(struct records *records, struct record record);
+static inline bool records_add(struct records *records, struct record record)
+{
+    return records_put(records, record.key, record.bytes, record.device, record.kind, record.owner);
+}
 
 /* Removes a record. False: there is none. */
 bool records_take(struct records *records, uint64_t key, struct record *taken);
@@ -44,5 +52,7 @@ bool records_refer(struct records *records, uint64_t key, int change, struct rec
 
 /* Removes any one record of this owner. False: there is none left. */
 bool records_take_of(struct records *records, uint64_t owner, struct record *taken);
+
+#pragma GCC visibility pop
 
 #endif

@@ -56,7 +56,7 @@ static CUresult begin(struct charge *charge, uint64_t bytes)
 
 /* HAMi: with CUDA_OVERSUBSCRIBE=true, what the limit allows and the card has not is served from managed memory, which the driver
  * moves between card and host. Only where the card can be used from both sides at once. */
-static bool may_oversubscribe(void)
+static SLOW bool may_oversubscribe(void)
 {
     const char *value = getenv("CUDA_OVERSUBSCRIBE");
     CUdevice device;
@@ -147,11 +147,9 @@ static void give_back(const struct record *record)
         overhead_rounding_gone(record->device, record->bytes);
 }
 
-struct departure linear_depart(CUdeviceptr pointer)
+void linear_depart(CUdeviceptr pointer, struct departure *departure)
 {
-    struct departure departure;
-    departure.known = records_take(linear(), pointer, &departure.record);
-    return departure;
+    departure->known = records_take(linear(), pointer, &departure->record);
 }
 
 void linear_departed(const struct departure *departure, CUresult result)
@@ -179,7 +177,8 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
     CUresult result = container_enter();
     if (result != CUDA_SUCCESS)
         return result;
-    struct departure departure = linear_depart(dptr);
+    struct departure departure;
+    linear_depart(dptr, &departure);
     result = cuda.cuMemFree_v2(dptr);
     linear_departed(&departure, result);
     return result;
@@ -190,7 +189,8 @@ CUresult cuMemFree(CUdeviceptr_v1 dptr)
     CUresult result = container_enter();
     if (result != CUDA_SUCCESS)
         return result;
-    struct departure departure = linear_depart(dptr);
+    struct departure departure;
+    linear_depart(dptr, &departure);
     result = cuda.cuMemFree(dptr);
     linear_departed(&departure, result);
     return result;

@@ -14,7 +14,7 @@ struct departure {
     struct record record;
 };
 
-struct departure linear_depart(CUdeviceptr pointer);
+void linear_depart(CUdeviceptr pointer, struct departure *departure);
 
 /* After the driver's answer: the charge is given back, or the record put back. */
 void linear_departed(const struct departure *departure, CUresult result);

@@ -295,7 +295,8 @@ static CUresult release(CUdeviceptr pointer, CUstream stream, bool per_thread, C
 {
     if (captures_touch(stream, per_thread))
         return ask(pointer, stream); /* becomes a node of a graph */
-    struct departure departure = linear_depart(pointer);
+    struct departure departure;
+    linear_depart(pointer, &departure);
     CUresult result = ask(pointer, stream);
     linear_departed(&departure, result);
     return result;
