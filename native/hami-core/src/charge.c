@@ -13,6 +13,7 @@
 #include "settle.h"
 #include "signals.h"
 #include "slot.h"
+#include "slow.h"
 
 enum { REAP_PAUSE = NANOSECONDS_A_SECOND / 10 };
 
@@ -21,24 +22,37 @@ static struct extension *books(void)
     return &container.region.file->extension;
 }
 
-/* What monitors read. Only this process writes it, under the lane's lock. */
-static void publish(const struct charge *charge, int64_t delta)
+/* Where this process charges a device. Looked up before the lane's lock is taken: the processor reads nothing ahead of that. */
+struct account {
+    struct lock *lock;
+    struct extension *books;
+    unsigned slot;
+    struct hami_used *used;
+};
+
+static inline struct account account_of(unsigned device)
 {
-    unsigned device = charge->payer.device;
-    struct hami_used *used = &container.region.file->hami.procs[process->slot].used[device];
-    uint64_t *part = charge->kind == CHARGE_OVERHEAD ? &used->context_size : &used->data_size;
+    struct process *mine = process;
+    return (struct account){&mine->lanes[device], books(), mine->slot, &container.region.file->hami.procs[mine->slot].used[device]};
+}
+
+/* What monitors read. Only this process writes it, under the lane's lock. */
+static inline void publish(struct hami_used *used, enum charge_kind kind, int64_t delta)
+{
+    uint64_t *part = kind == CHARGE_OVERHEAD ? &used->context_size : &used->data_size;
     __atomic_store_n(part, *part + (uint64_t)delta, __ATOMIC_RELAXED);
-    __atomic_store_n(&used->total, ledger_held(books(), process->slot, device), __ATOMIC_RELAXED);
+    __atomic_store_n(&used->total, used->total + (uint64_t)delta, __ATOMIC_RELAXED);
 }
 
 static bool take_up_to(const struct charge *charge, uint64_t limit)
 {
     unsigned device = charge->payer.device;
-    lock_take_briefly(&process->lanes[device]);
-    bool taken = ledger_charge(books(), process->slot, device, charge->bytes, limit);
+    const struct account account = account_of(device);
+    lock_take_briefly(account.lock);
+    bool taken = ledger_charge(account.books, account.slot, device, charge->bytes, limit);
     if (taken)
-        publish(charge, (int64_t)charge->bytes);
-    lock_drop_briefly(&process->lanes[device]);
+        publish(account.used, charge->kind, (int64_t)charge->bytes);
+    lock_drop_briefly(account.lock);
     return taken;
 }
 
@@ -175,21 +189,25 @@ CUresult charge_current(struct payer *payer)
     return CUDA_SUCCESS;
 }
 
-CUresult charge_take(struct charge *charge, struct payer payer, enum charge_kind kind, uint64_t bytes)
+/* Before a refusal: is the limit still that, does this process still hold what it is charged for, do the dead hold anything? This takes
+ * long, and the program knows nothing of it. */
+static SLOW CUresult take_or_refuse(const struct charge *charge)
 {
-    if (charge_try(charge, payer, kind, bytes))
-        return CUDA_SUCCESS;
-    /* Before a refusal: is the limit still that, does this process still hold what it is charged for, do the dead hold anything?
-     * This takes long, and the program knows nothing of it. */
+    unsigned device = charge->payer.device;
     sigset_t before = signals_hold();
     container_refresh();
-    settle_and_trim(payer.device);
+    settle_and_trim(device);
     reap();
-    bool taken = charge_try(charge, payer, kind, bytes);
+    bool taken = take_up_to(charge, container_limit(device));
     if (!taken)
         refuse(charge);
     signals_release(&before);
     return taken ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult charge_take(struct charge *charge, struct payer payer, enum charge_kind kind, uint64_t bytes)
+{
+    return charge_try(charge, payer, kind, bytes) ? CUDA_SUCCESS : take_or_refuse(charge);
 }
 
 void charge_give_back(const struct charge *charge)
@@ -197,10 +215,11 @@ void charge_give_back(const struct charge *charge)
     unsigned device = charge->payer.device;
     if (device == DEVICE_NONE)
         return;
-    lock_take_briefly(&process->lanes[device]);
-    ledger_release(books(), process->slot, device, charge->bytes);
-    publish(charge, -(int64_t)charge->bytes);
-    lock_drop_briefly(&process->lanes[device]);
+    const struct account account = account_of(device);
+    lock_take_briefly(account.lock);
+    ledger_release(account.books, account.slot, device, charge->bytes);
+    publish(account.used, charge->kind, -(int64_t)charge->bytes);
+    lock_drop_briefly(account.lock);
 }
 
 void charge_correct(struct charge *charge, uint64_t bytes)

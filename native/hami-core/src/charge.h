@@ -8,6 +8,8 @@
 #include "driver_abi.h"
 #include "records.h"
 
+#pragma GCC visibility push(hidden)
+
 /* Managed: the driver may keep it on the host. */
 enum charge_kind { CHARGE_DATA, CHARGE_OVERHEAD, CHARGE_MANAGED };
 
@@ -64,5 +66,7 @@ uint64_t charge_used(unsigned device);
 /* Bytes that this process has charged on a device, and how often it has charged or given back there. */
 uint64_t charge_held(unsigned device);
 uint64_t charge_steps(unsigned device);
+
+#pragma GCC visibility pop
 
 #endif

@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#pragma GCC visibility push(hidden)
+
 enum { NANOSECONDS_A_SECOND = 1000000000 };
 
 /* Nanoseconds of the monotonic clock, as of the kernel's last tick: cheap, and never 0. */
@@ -18,5 +20,7 @@ uint64_t clock_unix_seconds(void);
 
 /* Signals are handled meanwhile; it goes on after. */
 void clock_sleep(uint64_t nanoseconds);
+
+#pragma GCC visibility pop
 
 #endif

@@ -142,7 +142,7 @@ static void read_limits_again(void)
     errno = saved;
 }
 
-static void try_to_read_limits_again(void)
+static SLOW void try_to_read_limits_again(void)
 {
     sigset_t before = signals_hold();
     if (lock_try(&process->starting)) {

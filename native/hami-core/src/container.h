@@ -10,6 +10,9 @@
 #include "limits.h"
 #include "memory/holdings.h"
 #include "region.h"
+#include "slow.h"
+
+#pragma GCC visibility push(hidden)
 
 enum attachment {
     NOT_ATTACHED, /* must be zero: what a child of fork reads */
@@ -39,7 +42,7 @@ struct container {
 extern struct process *process;
 extern struct container container;
 
-CUresult container_start(void);
+SLOW CUresult container_start(void);
 
 /* CUDA_SUCCESS once this process counts. CUDA_ERROR_NOT_PERMITTED where its share cannot be enforced (a line said why), else the
  * driver's own error. */
@@ -88,5 +91,7 @@ void container_look_away(const struct sight *sight);
 /* The limit of a card, by its index in the region (DEVICE_NONE: not there), its index in NVML and its memory. False: it is not
  * valid, a line said why. */
 bool sight_limit(const struct sight *sight, unsigned index, unsigned nvml_index, struct card card, uint64_t *limit);
+
+#pragma GCC visibility pop
 
 #endif

@@ -8,6 +8,8 @@
 
 #include "driver_abi.h"
 
+#pragma GCC visibility push(hidden)
+
 struct cuda_functions {
 #define CUDA(name, parameters) CUresult(*name) parameters;
 #define NVML(name, parameters)
@@ -42,5 +44,7 @@ bool driver_load_nvml(void);
 
 /* The same, begun once and kept for what asks often: beginning NVML takes longer than what is asked. False: NVML is not to be had now. */
 bool driver_begin_nvml(void);
+
+#pragma GCC visibility pop
 
 #endif

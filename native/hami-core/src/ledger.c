@@ -42,13 +42,14 @@ static uint64_t value_after(uint64_t value, int64_t delta)
     return value > back ? value - back : 0;
 }
 
-static void settle(struct lane *lane, uint64_t sequence, int64_t delta)
+static inline void settle(struct lane *lane, uint64_t sequence, int64_t delta)
 {
     store(&lane->value[sequence & 1], value_after(load(&lane->value[(sequence - 1) & 1]), delta));
     store(&lane->settled, sequence);
 }
 
-static bool step(struct extension *books, unsigned slot, unsigned device, int64_t delta, uint64_t limit_bytes)
+/* A copy for taking and one for giving back, without the other's branches. */
+static inline __attribute__((always_inline)) bool step(struct extension *books, unsigned slot, unsigned device, int64_t delta, uint64_t limit_bytes)
 {
     struct lane *lane = &books->lanes[slot][device];
     struct tagged_total *where = &books->devices[device].books;

@@ -11,6 +11,8 @@
 
 #include "region_layout.h"
 
+#pragma GCC visibility push(hidden)
+
 /* Charges `bytes` to a slot if the container's total stays within `limit_bytes`. False: refused, nothing changed.
  * At most one thread at a time may step for the same slot and device. */
 bool ledger_charge(struct extension *books, unsigned slot, unsigned device, uint64_t bytes, uint64_t limit_bytes);
@@ -28,5 +30,7 @@ uint64_t ledger_steps(const struct extension *books, unsigned slot, unsigned dev
 /* Bytes charged on a device by the whole container, and by one slot. */
 uint64_t ledger_total(const struct extension *books, unsigned device);
 uint64_t ledger_held(const struct extension *books, unsigned slot, unsigned device);
+
+#pragma GCC visibility pop
 
 #endif

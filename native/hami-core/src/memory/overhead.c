@@ -211,14 +211,17 @@ void overhead_gone(unsigned device, uint64_t had)
     lock_drop(&overhead_of(device)->lock);
 }
 
+static SLOW void less_is_found(struct overhead *overhead, uint64_t gone)
+{
+    lock_take(&overhead->lock);
+    set(overhead, overhead->known, less(overhead->found, gone));
+    lock_drop(&overhead->lock);
+}
+
 void overhead_rounding_gone(unsigned device, uint64_t bytes)
 {
-    if (device == DEVICE_NONE || nothing_found(device))
-        return;
-    struct overhead *overhead = overhead_of(device);
-    lock_take(&overhead->lock);
-    set(overhead, overhead->known, less(overhead->found, charge_whole_pieces(bytes) - bytes));
-    lock_drop(&overhead->lock);
+    if (device != DEVICE_NONE && !nothing_found(device))
+        less_is_found(overhead_of(device), charge_whole_pieces(bytes) - bytes);
 }
 
 CUresult overhead_before_context(struct payer payer, struct overhead_context *context)

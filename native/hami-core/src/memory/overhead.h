@@ -10,6 +10,8 @@
 
 #include "../container.h"
 
+#pragma GCC visibility push(hidden)
+
 /* What NVML books for this process beside its other charges, before a call. Managed memory is charged in full and may not be on the
  * card: with it the figure may be negative, and only differences mean something. */
 struct overhead_mark {
@@ -62,5 +64,7 @@ void overhead_rounding_gone(unsigned device, uint64_t bytes);
 
 /* MiB of an empty context on a card of this compute capability: approximate, from what nvidia-smi shows for one. */
 uint64_t overhead_estimate_mib(int major, int minor);
+
+#pragma GCC visibility pop
 
 #endif
