@@ -296,6 +296,30 @@ def test_limits_on_a_card_are_those_that_were_promised() -> None:
     assert sums(region(), files=LimitFiles("container=main\nmemory=17592186044415m\n", None)) == [0, 15360 * MIB]
 
 
+def test_limits_on_a_card_are_what_a_pods_containers_can_use_at_once() -> None:
+    """By Kubernetes' rule: init containers one after another, each beside the sidecars begun before it, then all else."""
+
+    def total(names: dict[str, int]) -> float:
+        def container(name: str) -> dict[str, str]:
+            return {"name": name} | ({"restartPolicy": "Always"} if name.startswith("sidecar") else {})
+
+        main = [container(name) for name in names if name.startswith("main")]
+        first = [container(name) for name in names if not name.startswith("main")]
+        found = [
+            Reading(UID, name, None, (), Kind.ABSENT, "", LimitFiles(f"container={name}\nmemory={mib}m\n", f"{mib}m"))
+            for name, mib in names.items()
+        ]
+        view = observe(node(*found), pod(spec={"initContainers": first, "containers": main}))
+        return only(series(view)["isolator_gpu_limits_bytes"]) / MIB
+
+    assert total({"init": 3000, "main": 4000}) == 4000
+    assert total({"init": 9000, "then": 8000, "main": 4000, "main-2": 1000}) == 9000
+    assert total({"init": 3000, "main": 4000, "main-2": 1000}) == 5000
+    assert total({"sidecar": 2000, "init": 3000, "main": 4000}) == 6000
+    assert total({"sidecar": 2000, "init": 5000, "sidecar-2": 500, "main": 4000}) == 7000
+    assert total({"init": 5000, "sidecar": 2000, "main": 4000}) == 6000
+
+
 def test_a_container_has_the_cards_that_nvml_shows_it_on_where_nvml_shows_who_is() -> None:
     """Whoever may edit a pod may write KAI's label on it, and a pod without a GPU can be on a node with one."""
 

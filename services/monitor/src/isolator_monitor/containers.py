@@ -12,7 +12,7 @@ from isolator_monitor import devices, limit_files
 from isolator_monitor.gpus import Gpu
 from isolator_monitor.limit_files import LimitInvalid
 from isolator_monitor.node import NodeReading
-from isolator_monitor.pods import Pod
+from isolator_monitor.pods import Container, Pod
 from isolator_monitor.readings import Reading
 
 _log = structlog.get_logger()
@@ -73,6 +73,8 @@ class ContainerState:
     a node without having its GPU."""
     gpu_pids: frozenset[int] = frozenset()
     """Processes of the container that hold a GPU, by NVML and cgroup."""
+    ends_first: bool = False
+    """An init container that is no sidecar: it ends before the next container begins."""
     counted: tuple[tuple[str, int], ...] = ()
     """GPU UUID and limit in bytes, as they count against a card, up to its memory: what KAI gave and the limits volume
     promises, where that is known, and what the tenant's region says only where it is not."""
@@ -121,12 +123,12 @@ def build(
                 continue
             use = nvml.get((pod.metadata.uid, container.name), {})
             try:
-                state = _state(pod, index, container.name, request, reading, given, use, node.gpus, identities)
+                state = _state(pod, index, container, request, reading, given, use, node.gpus, identities)
             except Exception:
                 # As in the reader: a fault of ours with what one tenant wrote costs that one alone.
                 _log.exception("container_failed", uid=pod.metadata.uid, container=container.name)
                 failed = Reading(pod.metadata.uid, container.name, None, (), Kind.INTERNAL, "see the monitor's log")
-                state = _state(pod, index, container.name, request, failed, given, use, node.gpus, identities)
+                state = _state(pod, index, container, request, failed, given, use, node.gpus, identities)
             found.append(state)
     return tuple(found)
 
@@ -172,7 +174,7 @@ def _plus(one: int | None, other: int | None) -> int | None:
 def _state(
     pod: Pod,
     index: str,
-    container: str,
+    container: Container,
     request: Request | None,
     reading: Reading | None,
     given: tuple[str, ...],
@@ -188,7 +190,7 @@ def _state(
         for device in region.devices:
             if not device.uuid:
                 continue
-            if not identities.accepts(pod.metadata.uid, container, device.index, device.uuid):
+            if not identities.accepts(pod.metadata.uid, container.name, device.index, device.uuid):
                 error, detail = UNKNOWN_DEVICE, f"device {device.index} claims to be {device.uuid}"
                 continue
             states.append(_device(region, device, reading.held[device.index], use))
@@ -227,7 +229,7 @@ def _state(
         namespace=pod.metadata.namespace,
         pod=pod.metadata.name,
         uid=pod.metadata.uid,
-        container=container,
+        container=container.name,
         index=index,
         devices=tuple(states),
         request=request,
@@ -238,6 +240,8 @@ def _state(
         promised=promised,
         cards=_cards(given, use, gpus),
         gpu_pids=frozenset().union(*(pids for _, _, pids in use.values())),
+        # A sidecar stays; the index tells init containers from the others.
+        ends_first=index.startswith("i") and container.restart_policy != "Always",
         counted=tuple((uuid, min(limit, cards.get(uuid) or MOST_BYTES)) for uuid, limit in counted),
     )
 
@@ -249,11 +253,22 @@ def _cards(given: tuple[str, ...], use: _Use, gpus: tuple[Gpu, ...]) -> frozense
 
 
 def limits_on_cards(states: Iterable[ContainerState]) -> dict[str, int]:
-    """Sum of the containers' limits in bytes by GPU UUID."""
-    limits: dict[str, int] = {}
+    """Sum in bytes by GPU UUID of what each pod's containers may use at once, by Kubernetes' rule for init containers.
+
+    `states` are in the order in which a pod begins its containers.
+    """
+    running: dict[tuple[str, str], int] = {}
+    most: dict[tuple[str, str], int] = {}
     for state in states:
         for uuid, limit in state.counted:
-            limits[uuid] = limits.get(uuid, 0) + limit
+            key = (state.uid, uuid)
+            before = running.get(key, 0)
+            most[key] = max(most.get(key, 0), before + limit)
+            if not state.ends_first:
+                running[key] = before + limit
+    limits: dict[str, int] = {}
+    for (_, uuid), limit in most.items():
+        limits[uuid] = limits.get(uuid, 0) + limit
     return limits
 
 

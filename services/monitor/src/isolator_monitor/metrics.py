@@ -328,7 +328,7 @@ def _own_node(view: View) -> Iterator[Metric]:
     )
     yield gauge(
         "isolator_gpu_limits_bytes",
-        "Sum of the limits of the containers on the GPU, which KAI lets exceed its memory",
+        "What the limits let the containers on the GPU use at once, which KAI lets exceed its memory",
         _HOST,
         [(values, limits.get(gpu.uuid, 0)) for values, gpu in gpus],
     )

@@ -70,6 +70,8 @@ class Container(_Kubernetes, frozen=True):
     env: tuple[Variable, ...] | None = None
     volume_mounts: tuple[VolumeMount, ...] | None = None
     resources: Resources = Resources()
+    restart_policy: str = ""
+    """`Always` makes an init container a sidecar."""
 
     @property
     def limits(self) -> Mapping[str, object]:
