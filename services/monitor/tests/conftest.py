@@ -66,7 +66,7 @@ def view() -> View:
         )
     )
     found.append(Reading("u-9", "main", None, (), Kind.STRING, "the UUID is b'<img src=x>'"))
-    node = NodeReading(time.time(), 0.01, tuple(found), CARDS, "", {}, {}, "")
+    node = NodeReading(time.time(), time.monotonic(), 0.01, tuple(found), CARDS, "", {}, {}, "")
     seen = Observer("/usr/local/vgpu", "kai-resource-reservation").observe(pods, time.time(), node)
     return dataclasses.replace(seen, steered=True, steering=Report(told=3))
 

@@ -18,7 +18,7 @@ from isolator_monitor.targets import Target
 
 WAIT_SECONDS = 20.0
 TARGET = Target("u", "main", (), None)
-EMPTY = NodeReading(1.0, 0.0, (), (), "", {}, {}, "")
+EMPTY = NodeReading(1.0, 1.0, 0.0, (), (), "", {}, {}, "")
 
 
 class FixedNode:

@@ -88,7 +88,7 @@ def reading(found: Region | None, error: Kind | None = None, files: LimitFiles |
 
 def node(*found: Reading, gpus: tuple[Gpu, ...] = (CARD,), taken: float = 1200.0, **changes: Any) -> NodeReading:
     owners = {process.pid: Owner(UID, CONTAINER_ID) for gpu in gpus for process in gpu.processes or ()}
-    made = NodeReading(taken, 0.25, found, gpus, "", {}, owners, "")
+    made = NodeReading(taken, taken, 0.25, found, gpus, "", {}, owners, "")
     return msgspec.structs.replace(made, **changes)
 
 
@@ -206,6 +206,13 @@ def test_memory_held_adds_up_over_time() -> None:
         assert series(view)["isolator_container_memory_byte_seconds_total"] == {DEVICE_LABELS: expected}
 
 
+def test_a_clock_that_is_set_charges_nobody() -> None:
+    watching = observer()
+    for taken, clock in ((1000.0, 10.0), (90000.0, 12.0), (500.0, 15.0)):
+        view = watching.observe(parse(pod()), taken, node(reading(region()), taken=taken, clock=clock))
+    assert series(view)["isolator_container_memory_byte_seconds_total"] == {DEVICE_LABELS: 1130 * 5}
+
+
 def test_a_region_of_hami_core_has_no_refusals_to_show() -> None:
     found = series(observe(node(reading(region(extended=False, last_kernel_time=0)))))
     assert "isolator_container_memory_refusals_total" not in found
@@ -297,7 +304,7 @@ def test_limits_on_a_card_are_those_that_were_promised() -> None:
 
 
 def test_limits_on_a_card_are_what_a_pods_containers_can_use_at_once() -> None:
-    """By Kubernetes' rule: init containers one after another, each beside the sidecars begun before it, then all else."""
+    """By Kubernetes' rule: init containers one after another, beside the sidecars begun before, then all else."""
 
     def total(names: dict[str, int]) -> float:
         def container(name: str) -> dict[str, str]:

@@ -32,6 +32,7 @@ class LocalNode:
         readings = read_all(targets, self._roots)
         return NodeReading(
             taken=time.time(),
+            clock=time.monotonic(),
             seconds=time.monotonic() - started,
             readings=readings,
             gpus=found.gpus,

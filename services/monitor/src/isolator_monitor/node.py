@@ -15,6 +15,8 @@ class NodeReading(msgspec.Struct, frozen=True):
 
     taken: float
     """Unix seconds."""
+    clock: float
+    """The same moment by the node's monotonic clock, which all its containers share: for durations."""
     seconds: float
     """How long it took."""
     readings: tuple[Reading, ...]

@@ -47,7 +47,8 @@ class Observer:
     _identities: Identities = field(default_factory=Identities)
     _memory_seconds: dict[tuple[str, str, int], float] = field(default_factory=dict)
     _region_errors: Counter[str] = field(default_factory=Counter)
-    _last: float = 0.0
+    _last: float | None = None
+    """By the monotonic clock."""
 
     def observe(
         self, pods: Iterable[Pod], confirmed: float, node: NodeReading, pods_failures: Mapping[str, int] | None = None
@@ -55,8 +56,8 @@ class Observer:
         """The view of now. Memory held is counted from one view to the next."""
         pods = tuple(pods)
         states = containers.build(pods, node, self._identities, self.reservation_namespace)
-        elapsed = max(node.taken - self._last, 0.0) if self._last else 0.0
-        self._last = node.taken
+        elapsed = 0.0 if self._last is None else node.clock - self._last
+        self._last = node.clock
         kept = {}
         for state in states:
             if state.error not in _NO_ERROR:
