@@ -288,6 +288,20 @@ def test_a_tenant_cannot_make_series_by_naming_gpus() -> None:
     assert only(series(view)["hami_vgpu_memory_used_bytes"]) == 1130
 
 
+def test_a_card_that_a_region_names_again_counts_once() -> None:
+    """CUDA shows a process no card twice: sums over a container's cards would be too large, by the tenant's hand."""
+    device = region().devices[0]
+    twice = region(
+        devices=(device, msgspec.structs.replace(device, index=1)),
+        processes=(Process(0, 7, 70, "python3", 1050, (Memory(0, 0, 0, 130, 0), Memory(0, 0, 0, 130, 0))),),
+    )
+    found = series(observe(node(reading(twice, files=None))))
+    labels = tuple(sorted((*DEVICE_LABELS, ("zone", "vGPU"))))
+    assert found["hami_vgpu_memory_used_bytes"] == {labels: 130}
+    assert only(found["isolator_gpu_limits_bytes"]) == LIMIT
+    assert found["isolator_region_errors_total"] == {(("kind", "device"),): 1}
+
+
 def test_limits_on_a_card_are_those_that_were_promised() -> None:
     """A tenant writes its region: neither the limit nor the card in it count against others."""
     cards = (CARD, msgspec.structs.replace(CARD, index=1, uuid=OTHER))

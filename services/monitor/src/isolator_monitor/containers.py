@@ -24,7 +24,7 @@ MOST_BYTES = 1 << 40
 """Above what any card has: what one container counts for at most on a card whose memory is not known."""
 
 UNKNOWN_DEVICE = "device"
-"""The region names a GPU that this node does not have, or another one than before."""
+"""The region names a GPU that this node does not have, another one than before, or one again."""
 
 
 @dataclass(frozen=True)
@@ -187,9 +187,15 @@ def _state(
     cards = {gpu.uuid: gpu.memory_total for gpu in gpus}
     if reading and region and any(device.uuid for device in region.devices):
         states = []
+        named: set[str] = set()
         for device in region.devices:
             if not device.uuid:
                 continue
+            if device.uuid in named:
+                # CUDA shows a process no card twice: sums over the container's cards would count what it holds again.
+                error, detail = UNKNOWN_DEVICE, f"device {device.index} is {device.uuid} again"
+                continue
+            named.add(device.uuid)
             if not identities.accepts(pod.metadata.uid, container.name, device.index, device.uuid):
                 error, detail = UNKNOWN_DEVICE, f"device {device.index} claims to be {device.uuid}"
                 continue
