@@ -10,16 +10,18 @@ import pytest
 
 from isolator_webhook import review
 from isolator_webhook.basis import Unknown, always
-from isolator_webhook.options import Options
+from isolator_webhook.options import Options, Treatment
 
 VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 ALL = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
 ENFORCE = Options(guard="enforce")
 
 
-def guarded(world: Any, pod: Any, options: Options = ENFORCE, **changes: Any) -> tuple[review.Outcome, Any]:
+def guarded(
+    world: Any, pod: Any, options: Options = ENFORCE, treatment: Treatment = "guard", **changes: Any
+) -> tuple[review.Outcome, Any]:
     request = review.decode(json.dumps(world.review_of(pod, **changes)).encode()).request
-    outcome = asyncio.run(review.outcome(request, always(Unknown("not asked")), options, "guard"))
+    outcome = asyncio.run(review.outcome(request, always(Unknown("not asked")), options, treatment))
     operations = json.loads(msgspec.json.encode(outcome.operations))
     return outcome, jsonpatch.apply_patch(json.loads(json.dumps(pod)), operations)
 
@@ -134,6 +136,27 @@ def test_a_share_that_nobody_caps_or_gives_authorises_nothing(
     assert world.outcome_of(pod, options=ENFORCE).result == "allowed"
     outcome, after = guarded(world, pod)
     assert (outcome.findings, envs(after)) == (["environment"], [[VOID]])
+
+
+LABELLED = {"kai-resource-isolator.io/webhook": "ignore"}
+
+
+@pytest.mark.parametrize(("annotations", "labels"), [(OPTED_OUT, {}), ({"gpu-memory": "1"}, LABELLED)])
+def test_an_opt_out_that_does_not_count_leaves_a_capped_share(world: Any, annotations: Any, labels: Any) -> None:
+    pod = nvidia_pod(world, {"name": "main", "env": [ALL]}, annotations=annotations, schedulerName="default-scheduler")
+    pod["metadata"]["labels"] = labels
+    assert world.outcome_of(pod, options=ENFORCE, treatment="enforce").reason == "share"
+    outcome, after = guarded(world, pod, treatment="guard-enforce")
+    assert (outcome.findings, envs(after)) == ([], [[ALL]])
+
+
+def test_the_debug_container_of_a_share_that_is_capped_in_spite_of_its_opt_out(world: Any) -> None:
+    old = nvidia_pod(world, {"name": "main"}, annotations=OPTED_OUT, schedulerName="default-scheduler")
+    new = json.loads(json.dumps(old))
+    new["spec"]["ephemeralContainers"] = [{"name": "debug", "env": [ALL]}]
+    asked = {"operation": "UPDATE", "subResource": "ephemeralcontainers", "oldObject": old}
+    assert guarded(world, new, treatment="guard-enforce", **asked)[0].operations == []
+    assert guarded(world, new, **asked)[0].operations != []
 
 
 @pytest.mark.parametrize(

@@ -179,6 +179,15 @@ def test_treatment_by_path(server: Running, world: Any, path: str, memory: str) 
     assert operations[0]["value"] == f"container=main\nmemory={memory}\ndevices=1\n"
 
 
+@pytest.mark.parametrize(("path", "taken"), [("/guard", True), ("/guard/enforce", False)])
+def test_the_guard_by_path(pair: Pair, world: Any, path: str, taken: bool) -> None:
+    asked = {"gpu-memory": "1", "kai-resource-isolator.io/inject": "false"}
+    pod = world.a_pod(asked, schedulerName="default-scheduler", runtimeClassName="nvidia")
+    with running(pair, "--guard", "enforce") as started:
+        answer = started.client.post(path, json=world.review_of(pod))
+    assert ("patch" in answer.json()["response"]) is taken
+
+
 def test_body_that_is_too_large(pair: Pair, world: Any) -> None:
     with running(pair, "--body-limit-bytes", "2000") as started:
         announced = started.client.post("/mutate", content=b"x" * 2001)

@@ -24,6 +24,7 @@ REVIEW_PATHS: dict[str, Treatment] = {
     "/mutate/enforce": "enforce",
     "/mutate/exempt": "exempt",
     "/guard": "guard",
+    "/guard/enforce": "guard-enforce",
 }
 """Where pods are reviewed, a path a treatment: the configuration's namespace selectors choose among them."""
 

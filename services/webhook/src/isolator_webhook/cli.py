@@ -249,7 +249,9 @@ class Review(DecisionSettings):
         "review", description="print the AdmissionReview response, the patch in it, or the pod as admitted"
     )
     treatment: Treatment = Field(
-        "default", description="review as in a namespace treated so, or as the guard: default, enforce, exempt, guard"
+        "default",
+        description="review as in a namespace treated so, or as the guard: default, enforce, exempt, guard, "
+        "guard-enforce",
     )
     basis_mib: int | None = Field(None, ge=1, description="MiB of one GPU, in place of vramd's answer")
 

@@ -16,7 +16,7 @@ from isolator_core.requests import per_container
 from isolator_core.requests.model import GPU_RESOURCE
 from isolator_webhook.decision import Share, decide
 from isolator_webhook.json_patch import Operation, append
-from isolator_webhook.options import Options
+from isolator_webhook.options import Options, Treatment
 from isolator_webhook.pod import Container, Pod, WrittenVariable, absolute
 
 DEVICES_VARIABLE = "NVIDIA_VISIBLE_DEVICES"
@@ -78,9 +78,11 @@ def under_nvidia_runtime(pod: Pod, options: Options) -> bool:
     return runtime in options.nvidia_runtime_classes or (options.nvidia_is_default_runtime and not runtime)
 
 
-def _unasked(pod: Pod, before: Iterable[str], options: Options) -> Iterator[tuple[str, Container]]:
+def _unasked(
+    pod: Pod, before: Iterable[str], options: Options, treatment: Treatment
+) -> Iterator[tuple[str, Container]]:
     """Containers without a right to a GPU, with their JSON pointers. `before`: ephemeral ones that are there."""
-    decision = decide(pod, options)
+    decision = decide(pod, options, treatment)
     capped = decision.requests if isinstance(decision, Share) else ()
     shares = {request.index for request in capped} or _given(pod, options)
     for init, array in ((True, "initContainers"), (False, "containers")):
@@ -131,11 +133,14 @@ def _by_annotation(key: str, value: str) -> Finding | None:
     return None
 
 
-def examine(pod: Pod, before: Iterable[str], options: Options, *, created: bool) -> Guarded:
+def examine(
+    pod: Pod, before: Iterable[str], options: Options, treatment: Treatment = "default", *, created: bool
+) -> Guarded:
     """Find the ways to a GPU in a pod, and take away those that can be.
 
-    `created`: the pod is new; otherwise only its new ephemeral containers may change. What is not in the pod is not
-    seen: other names for the runtime's variable, other runtimes, nodes' own device files in privileged containers.
+    `treatment`: the namespace's, which decides with what else caps a share. `created`: the pod is new; otherwise only
+    its new ephemeral containers may change. What is not in the pod is not seen: other names for the runtime's variable,
+    other runtimes, nodes' own device files in privileged containers.
     """
     findings: list[Finding] = []
     operations: list[Operation] = []
@@ -144,7 +149,7 @@ def examine(pod: Pod, before: Iterable[str], options: Options, *, created: bool)
         annotated = (_by_annotation(key, value) for key, value in pod.annotations.items())
         findings += [one for one in annotated if one is not None]
     nvidia = under_nvidia_runtime(pod, options)
-    for where, container in _unasked(pod, before, options):
+    for where, container in _unasked(pod, before, options, treatment):
         if not created and "/ephemeralContainers/" not in where:
             continue
         if container.security_context is not None and container.security_context.privileged:

@@ -8,10 +8,11 @@ from isolator_core import names
 from isolator_core.request_file import RegionVolume
 from isolator_core.requests import HAMI_NAMES, ResourceNames
 
-Treatment = Literal["default", "enforce", "exempt", "guard"]
+Treatment = Literal["default", "enforce", "exempt", "guard", "guard-enforce"]
 """How an administrator has a namespace treated: in `enforce` pods cannot opt out, in `exempt` nothing is capped.
 
-`guard` is the question of the guard instead, a webhook entry of its own.
+`guard` is the question of the guard instead, a webhook entry of its own, and `guard-enforce` that in such a namespace,
+where the guard too must know that an opt-out does not count.
 """
 
 

@@ -88,6 +88,9 @@ def decode(body: bytes) -> AdmissionReview:
     return review
 
 
+_GUARDED: dict[Treatment, Treatment] = {"guard": "default", "guard-enforce": "enforce"}
+"""How the namespaces are treated in which the guard is asked; in exempt ones a share authorises as in any other."""
+
 _CONCERNS = {("CREATE", ""): "create", ("UPDATE", "ephemeralcontainers"): "debug"}
 
 
@@ -162,12 +165,12 @@ def _told(notices: list[str]) -> dict[str, str]:
     return {"notices": "; ".join(notices)} if notices else {}
 
 
-def _guard(pod: Pod, request: AdmissionRequest, options: Options, *, created: bool) -> Outcome:
+def _guard(pod: Pod, request: AdmissionRequest, options: Options, treatment: Treatment, *, created: bool) -> Outcome:
     """What the guard does about a pod: nothing, a warning, GPUs taken away, or a refusal."""
     if options.guard == "off" or request.namespace in options.guard_exempt_namespaces:
         return Outcome("allowed", "guard_off" if options.guard == "off" else "exempt_namespace")
     before = () if created else [container.name for container in _earlier(request)]
-    guarded = guard.examine(pod, before, options, created=created)
+    guarded = guard.examine(pod, before, options, treatment, created=created)
     ways = [finding.way for finding in guarded.findings]
     messages = [f"{finding.message}, without having asked for a GPU" for finding in guarded.findings]
     if options.guard == "audit":
@@ -202,8 +205,9 @@ async def outcome(
     except _UNREADABLE as error:
         return Outcome("denied", "malformed_pod", f"the pod cannot be read: {error}", code=400)
     try:
-        if treatment == "guard":
-            return _guard(pod, request, options, created=concerns == "create")
+        guarded = _GUARDED.get(treatment)
+        if guarded is not None:
+            return _guard(pod, request, options, guarded, created=concerns == "create")
         if concerns == "debug":
             return await _debug(pod, request, ask, options, treatment)
         return await _admit(pod, ask, options, treatment)
