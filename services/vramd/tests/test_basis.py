@@ -2,11 +2,13 @@
 
 from collections import Counter
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from isolator_vramd import affinity
 from isolator_vramd.affinity import Constraints, Requirement, Term, parse_constraints, parse_int64
 from isolator_vramd.basis import Answer, Basis, Cause, Unknown, basis_of
 from isolator_vramd.index import NodeIndex, Running
@@ -64,7 +66,7 @@ def state(index: NodeIndex) -> Any:
         {mib: named(bits) for mib, bits in index._memory.items()},
         {software: named(bits) for software, bits in index._software.items()},
         {
-            key: (named(label.present), {value: named(bits) for value, bits in label.by_value.items()})
+            key: (named(label.present), {value: named(bits) for value, bits in label.nodes().by_value.items()})
             for key, label in index._labels.items()
         },
     )
@@ -90,6 +92,46 @@ def test_nodes_are_judged_one_by_one(present: list[GpuNode], asked: Constraints)
     together = eligible_names(index_of(*present), asked)
     alone = {node.name for node in present if eligible_names(index_of(node), asked)}
     assert together == alone
+
+
+@given(changes, constraints)
+def test_an_index_that_was_asked_before_answers_as_a_new_one(steps: list[GpuNode | str], asked: Constraints) -> None:
+    index = NodeIndex()
+    left: dict[str, GpuNode] = {}
+    for step in steps:
+        if isinstance(step, str):
+            index.remove(step)
+            left.pop(step, None)
+        else:
+            index.put(step)
+            left[step.name] = step
+        assert eligible_names(index, asked) == eligible_names(index_of(*left.values()), asked)
+
+
+MANY = 300
+
+
+@pytest.mark.parametrize("bound", [*range(3), *range(62, 67), 127, 128, 150, MANY - 1, MANY])
+def test_comparisons_among_many_values(bound: int) -> None:
+    ranks = {f"n{number}": number for number in range(MANY)}
+    index = index_of(*(GpuNode(name, {"rank": str(rank)}, Memory(1)) for name, rank in ranks.items()))
+    index.put(GpuNode("other", {"rank": "none"}, Memory(1)))
+
+    def compared(operator: str) -> set[str]:
+        return eligible_names(index, Constraints(terms=(Term((Requirement("rank", operator, (str(bound),)),)),)))
+
+    assert compared("Gt") == {name for name, rank in ranks.items() if rank > bound}
+    assert compared("Lt") == {name for name, rank in ranks.items() if rank < bound}
+
+
+def test_values_are_read_once_for_all_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
+    index = index_of(*(GpuNode(f"n{number}", {"rank": str(number)}, Memory(1)) for number in range(MANY)))
+    read = Mock(side_effect=parse_int64)
+    monkeypatch.setattr(affinity, "_number", read)
+    term = Term(tuple(Requirement("rank", "Gt", (str(bound),)) for bound in range(16)))
+    for _ in range(2):
+        assert len(eligible_names(index, Constraints(terms=(term,)))) == MANY - 16
+    assert read.call_count == MANY
 
 
 @given(st.lists(nodes, unique_by=lambda node: node.name), constraints)

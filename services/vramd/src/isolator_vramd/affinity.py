@@ -7,7 +7,10 @@ operation. Preferred terms do not count. Neither do taints, cordon, readiness an
 waits, and to leave a node out for them could only raise the basis.
 """
 
+import bisect
 import functools
+import itertools
+import operator
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -81,10 +84,6 @@ def parse_int64(text: str) -> int | None:
     return number if -MOST_INT64 - 1 <= number <= MOST_INT64 else None
 
 
-# Of the values of nodes' labels alone, which are short, and the same in every question.
-_number = functools.lru_cache(maxsize=1 << 14)(parse_int64)
-
-
 def is_label_key(key: str) -> bool:
     """Whether Kubernetes takes the key of a label (apimachinery: `validation.IsQualifiedName`)."""
     prefix, slash, name = key.rpartition("/")
@@ -98,12 +97,55 @@ def is_label_value(value: str) -> bool:
     return value == "" or (len(value) <= 63 and _NAME_PART.fullmatch(value) is not None)
 
 
+def union(sets: Iterable[int]) -> int:
+    """The nodes that are in any of the sets."""
+    return functools.reduce(operator.or_, sets, 0)
+
+
+# Of the values of nodes' labels alone, which are short, and the same each time that a label is put in order.
+_number = functools.lru_cache(maxsize=1 << 14)(parse_int64)
+
+_STRIDE = 64
+
+
+class Numbers:
+    """The nodes whose label is an integer, in its order, so that a comparison looks at few of thousands of values."""
+
+    def __init__(self, by_value: Mapping[str, int]) -> None:
+        numbers = ((_number(value), nodes) for value, nodes in by_value.items())
+        found = sorted((number, nodes) for number, nodes in numbers if number is not None)
+        self._numbers = [number for number, _ in found]
+        self._nodes = [nodes for _, nodes in found]
+        self._every = union(self._nodes)
+        # Of each stride's first number, the nodes before: one for each number would be megabytes.
+        strides = (union(self._nodes[start : start + _STRIDE]) for start in range(0, len(found), _STRIDE))
+        self._before = list(itertools.accumulate(strides, operator.or_, initial=0))
+
+    def _first(self, count: int) -> int:
+        """The nodes of so many numbers, from the smallest."""
+        stride = count // _STRIDE
+        return self._before[stride] | union(self._nodes[stride * _STRIDE : count])
+
+    def above(self, bound: int) -> int:
+        """The nodes with a greater number; a node has one."""
+        return self._every & ~self._first(bisect.bisect_right(self._numbers, bound))
+
+    def below(self, bound: int) -> int:
+        """The nodes with a smaller number."""
+        return self._first(bisect.bisect_left(self._numbers, bound))
+
+
 @dataclass(frozen=True)
 class LabelNodes:
-    """The nodes of each value of one label, and all the nodes that have the label."""
+    """The nodes of each value of one label, and all the nodes that have the label, as they are now."""
 
     by_value: Mapping[str, int]
     present: int
+
+    @functools.cached_property
+    def numbers(self) -> Numbers:
+        """Read once, at the first comparison: each node may have a value of its own."""
+        return Numbers(self.by_value)
 
 
 def passing(check: Check, label: LabelNodes, every: int) -> int:
@@ -122,20 +164,10 @@ def passing(check: Check, label: LabelNodes, every: int) -> int:
         case "DoesNotExist":
             return every & ~label.present
         case "Gt":
-            numbers = ((_number(value), nodes) for value, nodes in label.by_value.items())
-            return union(nodes for number, nodes in numbers if number is not None and number > check.bound)
+            return label.numbers.above(check.bound)
         case "Lt":
-            numbers = ((_number(value), nodes) for value, nodes in label.by_value.items())
-            return union(nodes for number, nodes in numbers if number is not None and number < check.bound)
+            return label.numbers.below(check.bound)
     raise AssertionError(f"{check.operator} was not refused while parsing")
-
-
-def union(sets: Iterable[int]) -> int:
-    """The nodes that are in any of the sets."""
-    nodes = 0
-    for each in sets:
-        nodes |= each
-    return nodes
 
 
 def _label_check(requirement: Requirement) -> Check | None:

@@ -32,16 +32,25 @@ def _discard(nodes: dict[_Key, int], key: _Key, bit: int) -> None:
 
 class _Label:
     def __init__(self) -> None:
-        self.by_value: dict[str, int] = {}
+        self._by_value: dict[str, int] = {}
         self.present = 0
+        self._nodes: LabelNodes | None = None
 
     def add(self, value: str, bit: int) -> None:
-        self.by_value[value] = self.by_value.get(value, 0) | bit
+        self._by_value[value] = self._by_value.get(value, 0) | bit
         self.present |= bit
+        self._nodes = None
 
     def discard(self, value: str, bit: int) -> None:
-        _discard(self.by_value, value, bit)
+        _discard(self._by_value, value, bit)
         self.present &= ~bit
+        self._nodes = None
+
+    def nodes(self) -> LabelNodes:
+        """The nodes by value, to be used at once; the same until the label changes."""
+        if self._nodes is None:
+            self._nodes = LabelNodes(self._by_value, self.present)
+        return self._nodes
 
 
 class NodeIndex:
@@ -177,9 +186,7 @@ class NodeIndex:
 
     def _passing_label(self, check: Check) -> int:
         label = self._labels.get(check.key)
-        return passing(
-            check, LabelNodes({}, 0) if label is None else LabelNodes(label.by_value, label.present), self.every
-        )
+        return passing(check, LabelNodes({}, 0) if label is None else label.nodes(), self.every)
 
     def _passing_field(self, check: Check) -> int:
         """`metadata.name` is the only field of a node; others are the empty string (apimachinery: `fields.Set.Get`)."""

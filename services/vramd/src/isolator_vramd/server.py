@@ -25,7 +25,7 @@ MOST_VALUES = 4096
 MOST_COMPARISONS = 16
 """More in one request are refused: a pod's author writes them, and the longest would hold up everyone else's answer.
 
-A comparison (Gt, Lt) looks at every value that nodes give the label, thousands where each node has its own.
+The first comparison (Gt, Lt) of a label after a change puts its values in order, thousands where each node has its own.
 """
 
 COALESCE_SECONDS = 0.02
