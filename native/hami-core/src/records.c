@@ -55,8 +55,8 @@ static SLOW bool grow(struct record_stripe *stripe)
             *place_of(table, places, stripe->table[i].key) = stripe->table[i];
     if (stripe->table)
         munmap(stripe->table, stripe->places * sizeof(*table));
-    stripe->table = table;
-    stripe->places = places;
+    __atomic_store_n(&stripe->table, table, __ATOMIC_RELAXED);
+    __atomic_store_n(&stripe->places, places, __ATOMIC_RELAXED);
     return true;
 }
 
@@ -64,7 +64,8 @@ bool records_put(struct records *records, uint64_t key, uint64_t bytes, uint32_t
 {
     struct record_stripe *stripe = stripe_of(records, key);
     lock_take_briefly(&stripe->lock);
-    bool room = stripe->count < stripe->places / 2 || grow(stripe);
+    /* Three quarters full: longer ways to a place cost less than the cache that a larger table takes. */
+    bool room = stripe->count < stripe->places / 4 * 3 || grow(stripe);
     if (room) {
         struct record *place = place_of(stripe->table, stripe->places, key);
         stripe->count += place->key == 0;
@@ -90,9 +91,18 @@ static void erase(struct record_stripe *stripe, struct record *record)
     stripe->count--;
 }
 
+/* Fetches the place into the cache while the lock is taken. Without it, table and places may be of two moments: another line is fetched. */
+static void prefetch(const struct record_stripe *stripe, uint64_t key)
+{
+    uintptr_t table = (uintptr_t)__atomic_load_n(&stripe->table, __ATOMIC_RELAXED);
+    uint64_t at = home(key, __atomic_load_n(&stripe->places, __ATOMIC_RELAXED));
+    __builtin_prefetch((const void *)(table + at * sizeof(struct record)), 1);
+}
+
 bool records_take(struct records *records, uint64_t key, struct record *taken)
 {
     struct record_stripe *stripe = stripe_of(records, key);
+    prefetch(stripe, key);
     lock_take_briefly(&stripe->lock);
     struct record *record = lookup(stripe, key);
     if (record) {
