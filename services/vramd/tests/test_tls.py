@@ -3,12 +3,15 @@
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import grpc
 import pytest
 
+from isolator_core.errors import SettingsError
 from isolator_core.proto import vram_pb2, vram_pb2_grpc
 from isolator_testing.certificates import Authority, Issued, Pair
+from isolator_vramd import tls
 
 from .conftest import WAIT_SECONDS, Vramd
 
@@ -87,6 +90,29 @@ def test_mutual_tls_and_renewal(
     running.event("certificate_loaded")
     assert refused(running, authority, client)
     assert refused(running, new_authority, client)
+
+
+def test_files_that_are_replaced_while_they_are_read(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a kubelet does it: all at once, by the directory that they lie in."""
+    for directory in ("old", "new"):
+        (tmp_path / directory).mkdir()
+        authority.issue().write(tmp_path / directory)
+    now, following = tmp_path / "now", tmp_path / "next"
+    now.symlink_to(tmp_path / "old")
+    following.symlink_to(tmp_path / "new")
+    monkeypatch.setattr("isolator_vramd.tls._check", Mock(side_effect=[SettingsError("of two generations"), None]))
+    read = Path.read_bytes
+
+    def reading(path: Path) -> bytes:
+        content = read(path)
+        if following.is_symlink():
+            following.rename(now)
+        return content
+
+    monkeypatch.setattr(Path, "read_bytes", reading)
+    assert tls.load(tls.TlsFiles(now / "tls.crt", now / "tls.key"))
 
 
 JUNK_CA = ("--tls-client-ca-file", "{folder}/junk")

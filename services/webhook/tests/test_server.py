@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -324,6 +325,40 @@ def test_files_that_are_gone_are_told_once(tmp_path: Path) -> None:
         (line,) = logs
         assert line["event"] == "certificate_unusable"
         assert str(own.key) in line["error"]
+
+
+def test_files_that_are_replaced_between_the_reads_of_the_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a kubelet does it: both at once, by the directory that they lie in."""
+    for directory in ("old", "new"):
+        (tmp_path / directory).mkdir()
+        AUTHORITY.issue().write(tmp_path / directory)
+    now, following = tmp_path / "now", tmp_path / "next"
+    now.symlink_to(tmp_path / "old")
+    certificate = FileCertificate(now / "tls.crt", now / "tls.key", lambda _expiry: None)
+    following.symlink_to(tmp_path / "new")
+    read = Path.read_bytes
+
+    def reading(path: Path) -> bytes:
+        content = read(path)
+        if following.is_symlink():
+            following.rename(now)
+        return content
+
+    monkeypatch.setattr(Path, "read_bytes", reading)
+    with structlog.testing.capture_logs() as logs:
+        certificate.refresh()
+    assert [line["event"] for line in logs] == ["certificate"]
+
+
+def test_a_pair_that_fails_in_an_unforeseen_way_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = AUTHORITY.issue().write(tmp_path)
+    certificate = FileCertificate(own.certificate, own.key, lambda _expiry: None)
+    monkeypatch.setattr("isolator_webhook.certificate.load", Mock(side_effect=RuntimeError("unforeseen")))
+    AUTHORITY.issue().write(tmp_path)
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(2):
+            certificate.refresh()
+    assert [(line["event"], line["error"]) for line in logs] == [("certificate_unusable", "unforeseen")]
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,13 @@ def load(files: TlsFiles) -> grpc.ServerCertificateConfiguration:
     """Read and check the files. Raises SettingsError that names the file and what is wrong with it."""
     while True:
         before = files.identity()
-        contents = [_read(path) for path in files.paths()]
-        _check(files)
+        try:
+            contents = [_read(path) for path in files.paths()]
+            _check(files)
+        except SettingsError:
+            if files.identity() == before:
+                raise
+            continue
         # All of one generation: a Secret's files are replaced together, perhaps right now.
         if files.identity() == before:
             certificate, key, *client_ca = contents

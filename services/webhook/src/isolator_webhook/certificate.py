@@ -15,6 +15,8 @@ from isolator_core.errors import SettingsError
 POLL_SECONDS = 1.0
 """Files are compared by content: kubelets and cert-manager replace them by links and renames."""
 
+_MOST_READS = 5
+
 _log = structlog.get_logger()
 
 
@@ -63,7 +65,13 @@ class FileCertificate:
             ) from error
 
     def _read(self) -> tuple[bytes, bytes]:
-        return self._certificate.read_bytes(), self._key.read_bytes()
+        """Both files, of one generation: they are replaced together, perhaps between one and the other read."""
+        found = b"", b""
+        for _ in range(_MOST_READS):
+            before, found = found, (self._certificate.read_bytes(), self._key.read_bytes())
+            if found == before:
+                break
+        return found
 
     def _tell(self) -> None:
         leaf = self._leaf
@@ -80,7 +88,8 @@ class FileCertificate:
             self._loaded = found
             self._leaf = load(self.context, *found)
             self._tell()
-        except (OSError, ValueError) as error:
+        except Exception as error:
+            # Of any kind: a pair that fails in a way nobody thought of must not make this look the last one.
             if str(error) != self._unreadable:
                 self._unreadable = str(error)
                 _log.error("certificate_unusable", file=str(self._certificate), error=str(error))
