@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import msgspec
 import pytest
+import structlog
 
 from isolator_core.errors import SettingsError
 from isolator_core.proto import vram_pb2, vram_pb2_grpc
@@ -249,6 +250,32 @@ def test_copy_stands_in_while_vramd_is_hung_or_away_and_heals_afterwards() -> No
             await client.__aexit__(None, None, None)
 
     asyncio.run(run())
+
+
+def test_a_stream_that_fails_in_an_unforeseen_way_is_told_and_followed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, failing = Vramd._read, [RuntimeError("unforeseen")]
+
+    def reading(client: Vramd, response: Any) -> Basis:
+        for error in failing:
+            failing.remove(error)
+            raise error
+        return read(client, response)
+
+    async def run() -> None:
+        servicer = Servicer(says(basis_of(7)))
+        async with vramd(servicer) as port, Vramd(f"127.0.0.1:{port}", 5) as client:
+            servicer.stream.put_nowait(basis_of(15360))
+            await client.heard()
+            assert "unforeseen" in getattr(client.cluster, "reason", "")
+            for _ in range(2):
+                # The stream that failed may still take one with it.
+                servicer.stream.put_nowait(basis_of(40960))
+            await until(lambda: client.cluster == Known(40960, 40960))
+
+    monkeypatch.setattr(Vramd, "_read", reading)
+    with structlog.testing.capture_logs() as logs:
+        asyncio.run(run())
+    assert "vramd_not_followed" in [line["event"] for line in logs]
 
 
 def test_copy_stands_in_while_a_vramd_that_came_back_has_not_read_the_nodes() -> None:

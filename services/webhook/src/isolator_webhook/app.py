@@ -31,6 +31,9 @@ REVIEW_PATHS: dict[str, Treatment] = {
 READY_SECONDS = 10.0
 """So long the server waits for the first word of vramd before it takes reviews without."""
 
+RETRY_SECONDS = 5.0
+"""After these it waits anew for what failed in a way that nobody thought of."""
+
 VRAMD = "the first word of vramd"
 TRUST = "the API server to trust the certificate"
 
@@ -185,18 +188,23 @@ class Reviews:
 def app(open_source: OpenSource, options: Options, metrics: Metrics, limits: Limits, state: State) -> ASGIApp:
     """The application. `open_source` gives the source of the basis, opened in the server's own loop."""
 
-    async def hear(source: Source) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(READY_SECONDS):
-                await source.heard()
-        state.awaited.remove(VRAMD)
-
-    async def be_trusted(source: Source) -> None:
-        await source.trusted()
-        state.awaited.remove(TRUST)
+    async def come(what: str, wait: Callable[[], Awaitable[None]]) -> None:
+        while what in state.awaited:
+            try:
+                await wait()
+                state.awaited.remove(what)
+            except Exception:
+                # Of any kind: nobody else would ever say why this is never ready.
+                _log.exception("not_ready", waiting_for=what)
+                await asyncio.sleep(RETRY_SECONDS)
 
     async def become_ready(source: Source) -> None:
-        await asyncio.gather(hear(source), be_trusted(source))
+        async def hear() -> None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(READY_SECONDS):
+                    await source.heard()
+
+        await asyncio.gather(come(VRAMD, hear), come(TRUST, source.trusted))
         _log.info("ready")
 
     @contextlib.asynccontextmanager

@@ -175,14 +175,18 @@ class Vramd:
     async def _follow(self) -> None:
         """Follow one stream to its end, which is a failure of vramd or of the way to it."""
         every_node = vram_pb2.GetBasisRequest(with_software=True) if self._with_software else None
-        async for response in self._stub.WatchBasis(vram_pb2.WatchBasisRequest(constraints=every_node)):
-            basis = self._read(response)
-            if _not_read(response) and isinstance(self._cluster, Known):
-                continue
-            if basis != self._cluster:
-                _log.info("basis", basis_mib=getattr(basis, "mib", None), reason=getattr(basis, "reason", None))
-            self._cluster, self._lost_at = basis, None
-            self._heard.set()
+        stream = self._stub.WatchBasis(vram_pb2.WatchBasisRequest(constraints=every_node))
+        try:
+            async for response in stream:
+                basis = self._read(response)
+                if _not_read(response) and isinstance(self._cluster, Known):
+                    continue
+                if basis != self._cluster:
+                    _log.info("basis", basis_mib=getattr(basis, "mib", None), reason=getattr(basis, "reason", None))
+                self._cluster, self._lost_at = basis, None
+                self._heard.set()
+        finally:
+            stream.cancel()
 
     async def _watch(self) -> None:
         pause = FIRST_PAUSE_SECONDS
@@ -192,6 +196,10 @@ class Vramd:
                 await self._follow()
             except grpc.aio.AioRpcError as error:
                 failure = self._failure(error)
+            except Exception as error:
+                # Of any kind: were this the end, the copy would pass for what vramd says for ever.
+                failure = Unknown(f"vramd at {self._address} could not be followed: {error}")
+                _log.exception("vramd_not_followed")
             if self._lost_at is None:
                 self._lost_at, pause = time.monotonic(), FIRST_PAUSE_SECONDS
                 _log.warning("vramd_lost", reason=failure.reason)
