@@ -38,12 +38,16 @@ def _mib(key: str, text: str) -> int:
 
 
 def _by_name(annotations: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """What is given by container. Without a name KAI refuses the key (KAI: pkg/common/resources/
+    gpu_sharing_nvfractions.go, parseNvFractionsAnnotationKey)."""
     found: dict[str, dict[str, str]] = {}
     for key, text in annotations.items():
         if not key.startswith(PREFIX):
             continue
         for suffix in (MEMORY_REQUEST, MEMORY_LIMIT):
-            if key.endswith(suffix) and len(key) > len(PREFIX) + len(suffix):
+            if key.endswith(suffix):
+                if len(key) <= len(PREFIX) + len(suffix):
+                    raise RequestRefused(f"{key} is {text!r} and names no container: accepted is {PREFIX}NAME{suffix}")
                 found.setdefault(key[len(PREFIX) : -len(suffix)], {})[suffix] = text
     return found
 
