@@ -51,6 +51,7 @@ class ApiServer:
         self.lock = threading.Lock()
         self.version = 1
         self.away = False
+        self.refused = self.answered = 0
         self.objects: dict[str, Any] = {
             KEYS: {"metadata": {"name": "certificate"}},
             LEASE: {"metadata": {"name": "certificate"}, "spec": {}},
@@ -106,6 +107,10 @@ def api() -> Iterator[tuple[ApiServer, str]]:
 
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
+            if state.away:
+                state.refused += 1
+            else:
+                state.answered += 1
             if state.away or path not in state.objects:
                 self.answer(503 if state.away else 404, {"message": "no"})
             else:
@@ -385,6 +390,31 @@ def test_a_bundle_that_someone_removed_is_put_back(api: tuple[ApiServer, str], t
         with state.lock:
             state.objects[CONFIGURATION]["webhooks"][1]["clientConfig"].pop("caBundle")
         until(lambda: bundle_is_in_place(state))
+
+
+def test_a_damaged_key_of_the_authority_is_told_once_and_mended(api: tuple[ApiServer, str], tmp_path: Path) -> None:
+    state, _ = api
+    with replicas(api, tmp_path, 2.0, "one") as (replica,):
+        until(lambda: bundle_is_in_place(state))
+        state.change(KEYS, {"data": {"ca.key": base64.b64encode(b"nonsense").decode()}})
+        until(lambda: "old authority removed" in replica.steps())
+    assert replica.events().count("authority_unusable") == 1
+    assert "certificate_unusable" not in replica.events()
+
+
+def test_turns_that_fail_alike_are_told_once(api: tuple[ApiServer, str], tmp_path: Path) -> None:
+    state, _ = api
+    with replicas(api, tmp_path, 0.2, "one") as (replica,):
+        until(lambda: bundle_is_in_place(state))
+        for times in (1, 2):
+            refused = state.refused
+            state.away = True
+            until(lambda refused=refused: state.refused > refused + 10)  # type: ignore[misc]
+            state.away = False
+            answered = state.answered
+            until(lambda answered=answered: state.answered > answered + 10)  # type: ignore[misc]
+            # Another one where it went away within a turn.
+            assert times <= replica.events().count("certificate_api_failed") <= 2 * times
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,10 @@ def test_a_leaf_is_renewed_while_an_old_authority_still_waits() -> None:
         (lambda keyring: replace(keyring, leaf=replace(keyring.leaf, key=fresh().leaf.key)), "leaf made"),
         (lambda keyring: replace(keyring, leaf=replace(keyring.leaf, key=b"nonsense")), "leaf made"),
         (lambda keyring: replace(keyring, authority=None), "authority made"),
+        (
+            lambda keyring: replace(keyring, leaf=None, authority=replace(keyring.authority, key=b"nonsense")),
+            "authority made",
+        ),
     ],
 )
 def test_what_is_missing_or_foreign_is_made_anew(change: object, name: str) -> None:
@@ -126,6 +130,29 @@ def test_what_is_missing_or_foreign_is_made_anew(change: object, name: str) -> N
     assert found is not None
     assert found[0] == name
     assert trusts(found[1].bundle(), found[1].leaf, NOW)
+
+
+@pytest.mark.parametrize("key", [b"", b"nonsense", authority.make_authority(NOW, DAY).key])
+def test_an_authority_whose_key_is_damaged_is_renewed_at_once_and_in_order(key: bytes) -> None:
+    keyring = fresh()
+    assert keyring.authority is not None
+    damaged = replace(keyring, authority=Pair(keyring.authority.certificate, key))
+    now, names, leaves = NOW, [], {keyring.leaf}
+    while (found := rotation.step(damaged, POLICY, now, acknowledged=True, wish="")) is not None:
+        names.append(found[0])
+        assert all(trusts(bundle, leaf, now) for bundle in (damaged.bundle(), found[1].bundle()) for leaf in leaves)
+        leaves = {found[1].leaf}
+        damaged, now = settle(found[1], now)
+    assert names == ["authority announced", "authority changed", "old authority removed"]
+
+
+def test_an_authority_that_is_coming_with_a_damaged_key_is_made_anew() -> None:
+    other = authority.make_authority(NOW, 30 * DAY)
+    noted, later = settle(replace(fresh(), coming=replace(other, key=b"nonsense")), NOW)
+    found = rotation.step(noted, POLICY, later, acknowledged=True)
+    assert found is not None
+    assert found[0] == "authority announced"
+    assert found[1].coming not in (None, noted.coming)
 
 
 def test_another_host_name_makes_a_leaf() -> None:

@@ -109,9 +109,14 @@ def whole(pair: Pair) -> bool:
     """Whether the key is the certificate's."""
     try:
         key = serialization.load_pem_private_key(pair.key, None)
+        return key.public_key() == parse(pair.certificate).public_key()
     except (ValueError, TypeError, UnsupportedAlgorithm):
         return False
-    return key.public_key() == parse(pair.certificate).public_key()
+
+
+def signs(authority: Pair) -> bool:
+    """Whether `make_leaf` can sign by this authority."""
+    return whole(authority) and isinstance(parse(authority.certificate).public_key(), ec.EllipticCurvePublicKey)
 
 
 def signed_by(leaf: bytes, authority: bytes) -> bool:

@@ -61,6 +61,22 @@ class Keeper:
     tell_expiry: Callable[[float], None]
     context: ssl.SSLContext = field(default_factory=certificate.make_context)
     _leaf: bytes = b""
+    _damaged: bytes = b""
+    _told: str = ""
+
+    def _tell(self, tell: Callable[..., object], event: str, error: Exception) -> None:
+        """A line for a turn that failed, not for each of those that fail alike."""
+        if self._told != str(error):
+            self._told = str(error)
+            tell(event, error=str(error))
+
+    def _look_at_authority(self, keyring: Keyring) -> None:
+        """Say once of an authority that it cannot sign: it is replaced then, which may take a while."""
+        pair = keyring.authority
+        if pair is not None and pair.certificate != self._damaged and not authority.signs(pair):
+            self._damaged = pair.certificate
+            error = "its private key is damaged or not one on an elliptic curve: another takes its place"
+            _log.error("authority_unusable", serial=authority.serial(pair.certificate), error=error)
 
     def _load(self, keyring: Keyring) -> None:
         if keyring.leaf is None or keyring.leaf.certificate == self._leaf:
@@ -120,6 +136,7 @@ class Keeper:
         """Bring the bundle into place, or take one step. Returns the keyring as it is afterwards."""
         metadata = secret["metadata"]
         wish = (metadata.get("annotations") or {}).get(ROTATE_ANNOTATION, "")
+        self._look_at_authority(keyring)
         after, name = keyring, ""
         if keyring.authority is not None:
             if _now() - now > datetime.timedelta(seconds=LEASE_SECONDS / 2):
@@ -154,11 +171,12 @@ class Keeper:
                 # On the event loop's own thread: no handshake may come between a new certificate and its key.
                 self._load(await asyncio.to_thread(self.turn))
                 await asyncio.to_thread(self._acknowledge)
+                self._told = ""
             except ApiFailed as failed:
                 if failed.status != 409:
-                    _log.warning("certificate_api_failed", error=str(failed))
+                    self._tell(_log.warning, "certificate_api_failed", failed)
             except (ValueError, OSError) as error:
-                _log.error("certificate_unusable", error=str(error))
+                self._tell(_log.error, "certificate_unusable", error)
             except Exception:
                 # A turn that fails in a way nobody thought of must not be the last one.
                 _log.exception("certificate_turn_failed")
@@ -170,7 +188,7 @@ class Keeper:
             try:
                 self._load(self.turn())
             except (ApiFailed, ValueError, OSError) as error:
-                _log.warning("no_certificate_yet", error=str(error))
+                self._tell(_log.warning, "no_certificate_yet", error)
             if not self._leaf:
                 time.sleep(min(self.poll_seconds, 1))
 

@@ -67,7 +67,10 @@ _BUNDLED = "bundle-since"
 
 
 def from_secret(data: Mapping[str, str] | None) -> Keyring:
-    """The keyring in a Secret's `data`. What cannot be read counts as missing, so that it is made anew."""
+    """The keyring in a Secret's `data`. A certificate that cannot be read counts as missing, so that it is made anew.
+
+    One without its key stays: it may be what is trusted at the moment.
+    """
 
     def value(key: str) -> bytes:
         try:
@@ -85,7 +88,7 @@ def from_secret(data: Mapping[str, str] | None) -> Keyring:
 
     def pair(certificate_key: str, private_key: str) -> Pair | None:
         found = certificate(certificate_key)
-        return Pair(found, value(private_key)) if found and value(private_key) else None
+        return Pair(found, value(private_key)) if found else None
 
     pairs = {name: pair(*keys) for name, keys in _PAIRS.items()}
     return Keyring(
@@ -122,18 +125,23 @@ def _leaf_of(keyring: Keyring, signer: Pair, policy: Policy, now: datetime.datet
     return replace(keyring, leaf=authority.make_leaf(signer, policy.hosts, now, policy.leaf_life))
 
 
+def _anew(policy: Policy, now: datetime.datetime) -> Keyring:
+    made = authority.make_authority(now, policy.authority_life)
+    return _leaf_of(Keyring(authority=made), made, policy, now)
+
+
 def step(
     keyring: Keyring, policy: Policy, now: datetime.datetime, *, acknowledged: bool, wish: str = ""
 ) -> tuple[str, Keyring] | None:
     """The next change and its name, None where nothing is to be done.
 
     `acknowledged`: every replica that may be called serves the present leaf. `wish`: an administrator wants `leaf` or
-    `ca` renewed now.
+    `ca` renewed now. An authority that cannot sign is renewed too, in the same order: its leaf is still trusted.
     """
     if not _usable(keyring, now) or keyring.authority is None:
-        made = authority.make_authority(now, policy.authority_life)
-        return "authority made", _leaf_of(Keyring(authority=made), made, policy, now)
+        return "authority made", _anew(policy, now)
     leaf = keyring.leaf
+    signs = authority.signs(keyring.authority)
     if (
         leaf is None
         or not authority.whole(leaf)
@@ -141,17 +149,20 @@ def step(
         or not authority.signed_by(leaf.certificate, keyring.authority.certificate)
         or not authority.serves(leaf.certificate, policy.hosts)
     ):
+        if not signs:
+            return "authority made", _anew(policy, now)
         return "leaf made", _leaf_of(keyring, keyring.authority, policy, now)
     settled = keyring.settled(now, policy.settle)
-    if keyring.coming is not None:
+    if keyring.coming is not None and authority.signs(keyring.coming):
         if not settled:
             return None
         promoted = replace(keyring, authority=keyring.coming, coming=None, going=keyring.authority.certificate)
         return "authority changed", _leaf_of(promoted, keyring.coming, policy, now)
     if keyring.going is not None and settled and acknowledged:
         return "old authority removed", replace(keyring, going=None)
-    if keyring.going is None and (wish == "ca" or _due(keyring.authority.certificate, now)):
+    wanted = wish == "ca" or keyring.coming is not None or not signs or _due(keyring.authority.certificate, now)
+    if keyring.going is None and wanted:
         return "authority announced", replace(keyring, coming=authority.make_authority(now, policy.authority_life))
-    if wish == "leaf" or _due(leaf.certificate, now):
+    if signs and (wish == "leaf" or _due(leaf.certificate, now)):
         return "leaf renewed", _leaf_of(keyring, keyring.authority, policy, now)
     return None
