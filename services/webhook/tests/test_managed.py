@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import datetime
 import json
 import signal
 import socket
@@ -20,7 +21,9 @@ import pytest
 
 from isolator_testing.processes import running
 from isolator_webhook import trust
-from isolator_webhook.managed import keeper
+from isolator_webhook.managed import keeper, rotation
+from isolator_webhook.managed.cluster import Api, ApiFailed, Objects
+from isolator_webhook.managed.rotation import Policy
 
 WAIT_SECONDS = 120
 NAMED = ["--secret-name", "a", "--lease-name", "a", "--service-name", "a", "--webhook-configurations", "a"]
@@ -68,13 +71,9 @@ class ApiServer:
     def change(self, path: str, content: Any) -> tuple[int, Any]:
         with self.lock:
             now = self.objects[path]
-            if isinstance(content, list):
-                after = jsonpatch.apply_patch(now, content)
-            else:
-                given = content.get("metadata", {}).get("resourceVersion")
-                if given not in (None, now["metadata"]["resourceVersion"]):
-                    return 409, {"message": "the object has been modified"}
-                after = merged(now, content)
+            after = jsonpatch.apply_patch(now, content) if isinstance(content, list) else merged(now, content)
+            if after["metadata"]["resourceVersion"] != now["metadata"]["resourceVersion"]:
+                return 409, {"message": "the object has been modified"}
             self.version += 1
             after["metadata"]["resourceVersion"] = str(self.version)
             self.objects[path] = after
@@ -351,6 +350,53 @@ def test_another_replica_takes_over(api: tuple[ApiServer, str], tmp_path: Path) 
         wish(state, "leaf")
         until(lambda: "leaf renewed" in other.steps())
         assert keeper.ROTATE_ANNOTATION not in state.objects[KEYS]["metadata"].get("annotations", {})
+
+
+@pytest.mark.parametrize("paused_in", ["read_configurations", "read_secret", "put_bundle"])
+def test_a_replica_that_was_paused_puts_no_old_bundle_back(
+    api: tuple[ApiServer, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paused_in: str
+) -> None:
+    """Paused before or after a call, while another becomes the writer, renews the authority and writes its bundle."""
+    state, url = api
+    token = tmp_path / "token"
+    token.write_text("secret\n")
+    objects = Objects(Api(url, token, None), "gpu", "certificate", "certificate", "a", ["isolator-mutating"])
+    policy = Policy(hosts=(HOST,), settle=datetime.timedelta(0))
+    paused, other = (keeper.Keeper(objects, policy, pod, 1, lambda _expiry: None) for pod in ("one", "two"))
+    state.endpoints("one")
+    for _ in range(3):
+        paused.turn()
+    before = state.objects[CONFIGURATION]["webhooks"]
+    call = getattr(Objects, paused_in)
+
+    def take_over() -> None:
+        monkeypatch.setattr(Objects, paused_in, call)
+        state.change(LEASE, {"spec": {"renewTime": "2020-01-01T00:00:00.000000Z"}})
+        wish(state, "ca")
+        for _ in range(2):
+            other.turn()
+        assert state.objects[CONFIGURATION]["webhooks"] != before
+
+    def calling(*arguments: Any) -> Any:
+        if paused_in == "put_bundle":
+            take_over()
+            return call(*arguments)
+        result = call(*arguments)
+        take_over()
+        return result
+
+    # Something that it has to put right itself, by what it knows.
+    with state.lock:
+        changed = json.loads(json.dumps(state.objects[CONFIGURATION]))
+        del changed["webhooks"][1]["clientConfig"]["caBundle"]
+        state.objects[CONFIGURATION] = changed
+    monkeypatch.setattr(Objects, paused_in, calling)
+    with contextlib.suppress(ApiFailed):
+        paused.turn()
+    assert getattr(Objects, paused_in) is call, "it was paused"
+    secret = rotation.from_secret(state.objects[KEYS]["data"])
+    bundles = {webhook["clientConfig"]["caBundle"] for webhook in state.objects[CONFIGURATION]["webhooks"]}
+    assert bundles == {base64.b64encode(secret.bundle()).decode()}
 
 
 def test_serving_goes_on_while_the_api_server_is_away(api: tuple[ApiServer, str], tmp_path: Path, world: Any) -> None:

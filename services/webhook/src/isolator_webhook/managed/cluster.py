@@ -125,22 +125,28 @@ class Objects:
             change = {**change, "metadata": {**change.get("metadata", {}), "resourceVersion": version}}
         return self.api.call("PATCH", self._lease_path, change, "application/merge-patch+json")
 
-    def put_bundle(self, bundle: str) -> bool:
-        """Have every webhook of the configurations trust this bundle (base64). False where something was changed."""
+    def read_configurations(self) -> list[Object]:
+        """The webhook configurations."""
+        return [read_configuration(self.api, name) for name in self.configurations]
+
+    def put_bundle(self, configurations: Sequence[Object], bundle: str) -> bool:
+        """Have every webhook of the configurations trust this bundle (base64). False where something was changed.
+
+        Raises ApiFailed with status 409 where a configuration is not any more as it was read.
+        """
         in_place = True
-        for name in self.configurations:
-            webhooks = read_configuration(self.api, name).get("webhooks") or []
-            operations = []
-            for position, webhook in enumerate(webhooks):
-                if webhook["clientConfig"].get("caBundle") != bundle:
-                    where = f"/webhooks/{position}"
-                    operations += [
-                        {"op": "test", "path": f"{where}/name", "value": webhook["name"]},
-                        {"op": "add", "path": f"{where}/clientConfig/caBundle", "value": bundle},
-                    ]
+        for configuration in configurations:
+            metadata = configuration["metadata"]
+            operations = [
+                {"op": "add", "path": f"/webhooks/{position}/clientConfig/caBundle", "value": bundle}
+                for position, webhook in enumerate(configuration.get("webhooks") or [])
+                if webhook["clientConfig"].get("caBundle") != bundle
+            ]
             if operations:
                 in_place = False
-                self.api.call("PATCH", configuration_path(name), operations, "application/json-patch+json")
+                as_read = {"op": "replace", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]}
+                path = configuration_path(metadata["name"])
+                self.api.call("PATCH", path, [as_read, *operations], "application/json-patch+json")
         return in_place
 
     def serving_pods(self) -> set[str]:

@@ -132,16 +132,20 @@ class Keeper:
             self.objects.write_lease(None, {"metadata": {"annotations": gone}})
         return True
 
-    def _rotate(self, secret: Object, keyring: Keyring, now: datetime.datetime) -> Keyring:
-        """Bring the bundle into place, or take one step. Returns the keyring as it is afterwards."""
-        metadata = secret["metadata"]
+    def _rotate(self) -> Keyring:
+        """Bring the bundle into place, or take one step. Returns the keyring as it is afterwards.
+
+        Another replica may be the writer by now, however long this takes. So the configurations are read before the
+        keyring that decides about them: whoever wrote one of them since then has the API server refuse what follows.
+        """
+        configurations = self.objects.read_configurations()
+        secret, now = self.objects.read_secret(), _now()
+        metadata, keyring = secret["metadata"], rotation.from_secret(secret.get("data"))
         wish = (metadata.get("annotations") or {}).get(ROTATE_ANNOTATION, "")
         self._look_at_authority(keyring)
         after, name = keyring, ""
         if keyring.authority is not None:
-            if _now() - now > datetime.timedelta(seconds=LEASE_SECONDS / 2):
-                raise ApiFailed(0, "this turn took so long that another replica may be the writer by now")
-            in_place = self.objects.put_bundle(base64.b64encode(keyring.bundle()).decode())
+            in_place = self.objects.put_bundle(configurations, base64.b64encode(keyring.bundle()).decode())
             # A bundle that had to be put back was not in place all the time: its time starts anew.
             after = keyring.note_bundled(now) if in_place else replace(keyring, bundled="")
         acknowledged = after.going is not None and self._acknowledged(after)
@@ -160,10 +164,9 @@ class Keeper:
 
     def turn(self) -> Keyring:
         """One look at the cluster, and as the one writer what follows from it. Raises ApiFailed, ValueError."""
-        now = _now()
-        secret, lease = self.objects.read_secret(), self.objects.read_lease()
-        keyring = rotation.from_secret(secret.get("data"))
-        return self._rotate(secret, keyring, now) if self._lead(lease, now) else keyring
+        if self._lead(self.objects.read_lease(), _now()):
+            return self._rotate()
+        return rotation.from_secret(self.objects.read_secret().get("data"))
 
     async def _turns(self) -> None:
         while True:
