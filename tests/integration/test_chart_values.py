@@ -411,6 +411,11 @@ def test_objects_for_prometheus_and_grafana_where_they_are_wanted_and_known() ->
     (service_monitor,) = of_kind(with_operator, "ServiceMonitor")
     # Without it every pod's series would bear the monitor's own namespace, pod and container.
     assert [endpoint["honorLabels"] for endpoint in service_monitor["spec"]["endpoints"]] == [True]
+    # Alerts name the node, which an address does not tell.
+    endpoints = [*service_monitor["spec"]["endpoints"]]
+    endpoints += [one for item in of_kind(with_operator, "PodMonitor") for one in item["spec"]["podMetricsEndpoints"]]
+    node = {"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "node"}
+    assert [endpoint["relabelings"] for endpoint in endpoints] == [[node]] * 4
     (rule,) = of_kind(with_operator, "PrometheusRule")
     assert rule["spec"] == yaml.safe_load(
         (CHARTS / "../../services/monitor/rules/kai-resource-isolator.yaml").read_text()

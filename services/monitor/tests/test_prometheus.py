@@ -25,8 +25,10 @@ RULES = SERVICE / "rules" / "kai-resource-isolator.yaml"
 DASHBOARDS = sorted((SERVICE / "dashboards").glob("*.json"))
 OTHERS = ("isolator_libsync_", "isolator_vramd_", "isolator_webhook_")
 """Metrics of services that the monitor's tests do not run."""
-OF_THE_TARGET = {"namespace": "isolator", "pod": "monitor-x2k4q", "container": "server", "endpoint": "metrics"}
-"""Labels that the Prometheus Operator gives every series of a ServiceMonitor's target."""
+OF_THE_TARGET = {
+    "namespace": "isolator", "pod": "monitor-x2k4q", "container": "server", "endpoint": "metrics", "node": "gpu-7"
+}  # fmt: skip
+"""Labels that every series of a target has by the Prometheus Operator and the chart's ServiceMonitor."""
 WAIT_SECONDS = 60.0
 
 

@@ -78,6 +78,15 @@ spec:
     matchLabels:
       {{- include "isolator.selector" . | nindent 6 }}
   podMetricsEndpoints:
-    - {port: metrics, path: /metrics, interval: {{ $values.interval }}}
+    - port: metrics
+      path: /metrics
+      interval: {{ $values.interval }}
+      relabelings:
+        {{- include "isolator.nodeRelabeling" . | nindent 8 }}
 {{- end }}
+{{- end -}}
+
+{{/* Alerts name the node: the address of a pod does not tell it. */}}
+{{- define "isolator.nodeRelabeling" -}}
+- {sourceLabels: [__meta_kubernetes_pod_node_name], targetLabel: node}
 {{- end -}}

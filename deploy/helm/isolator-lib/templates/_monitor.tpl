@@ -202,6 +202,8 @@ spec:
       path: /metrics
       # Its series have the labels namespace, pod and container of those that they tell of.
       honorLabels: true
+      relabelings:
+        {{- include "isolator.nodeRelabeling" . | nindent 8 }}
       interval: {{ $values.serviceMonitor.interval }}
       scrapeTimeout: {{ $values.serviceMonitor.scrapeTimeout }}
 {{- end }}
