@@ -62,6 +62,7 @@ class ReviewLog:
 
     def write_out(self) -> None:
         """Write what is kept."""
-        if self._lines:
-            self._out.msg(b"\n".join(self._lines).decode())
-            self._lines.clear()
+        # Taken first: lines that cannot be written must not keep those that come from being so.
+        lines, self._lines = self._lines, []
+        if lines:
+            self._out.msg(b"\n".join(lines).decode())
