@@ -44,7 +44,8 @@ static inline void publish(struct hami_used *used, enum charge_kind kind, int64_
     __atomic_store_n(&used->total, used->total + (uint64_t)delta, __ATOMIC_RELAXED);
 }
 
-static bool take_up_to(const struct charge *charge, uint64_t limit)
+/* Begins the page of HOT. */
+HOT __attribute__((aligned(4096))) static bool take_up_to(const struct charge *charge, uint64_t limit)
 {
     unsigned device = charge->payer.device;
     const struct account account = account_of(device);
@@ -56,7 +57,7 @@ static bool take_up_to(const struct charge *charge, uint64_t limit)
     return taken;
 }
 
-bool charge_try(struct charge *charge, struct payer payer, enum charge_kind kind, uint64_t bytes)
+HOT bool charge_try(struct charge *charge, struct payer payer, enum charge_kind kind, uint64_t bytes)
 {
     *charge = (struct charge){payer, kind, bytes};
     return payer.device == DEVICE_NONE || take_up_to(charge, container_limit(payer.device));
@@ -158,7 +159,7 @@ static CUcontext ends_with(CUcontext context, unsigned device)
     return primary ? primary : context;
 }
 
-CUresult charge_current(struct payer *payer)
+HOT CUresult charge_current(struct payer *payer)
 {
     CUcontext current = NULL;
     CUdevice device;
@@ -205,12 +206,12 @@ static SLOW CUresult take_or_refuse(const struct charge *charge)
     return taken ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUresult charge_take(struct charge *charge, struct payer payer, enum charge_kind kind, uint64_t bytes)
+HOT CUresult charge_take(struct charge *charge, struct payer payer, enum charge_kind kind, uint64_t bytes)
 {
     return charge_try(charge, payer, kind, bytes) ? CUDA_SUCCESS : take_or_refuse(charge);
 }
 
-void charge_give_back(const struct charge *charge)
+HOT void charge_give_back(const struct charge *charge)
 {
     unsigned device = charge->payer.device;
     if (device == DEVICE_NONE)
@@ -235,7 +236,7 @@ void charge_correct(struct charge *charge, uint64_t bytes)
     charge->bytes = bytes;
 }
 
-bool charge_bind(struct records *records, const struct charge *charge, uint64_t key)
+HOT bool charge_bind(struct records *records, const struct charge *charge, uint64_t key)
 {
     return charge->payer.device == DEVICE_NONE || records_add(records, (struct record){.key = key,
                                                                                        .bytes = charge->bytes,

@@ -161,7 +161,7 @@ void container_refresh(void)
     drop_starting(process, &before);
 }
 
-uint64_t container_limit(unsigned device)
+HOT uint64_t container_limit(unsigned device)
 {
     if (!container.managed) {
         uint64_t limit = __atomic_load_n(&container.region.file->hami.limit[device], __ATOMIC_RELAXED);

@@ -1,6 +1,7 @@
 #include "ledger.h"
 
 #include "atomic16.h"
+#include "slow.h"
 
 enum { TAG_SLOT_SHIFT = 48 };
 #define TAG_SEQUENCE_MASK ((UINT64_C(1) << TAG_SLOT_SHIFT) - 1)
@@ -71,14 +72,14 @@ static inline __attribute__((always_inline)) bool step(struct extension *books, 
     return true;
 }
 
-bool ledger_charge(struct extension *books, unsigned slot, unsigned device, uint64_t bytes, uint64_t limit_bytes)
+HOT bool ledger_charge(struct extension *books, unsigned slot, unsigned device, uint64_t bytes, uint64_t limit_bytes)
 {
     if (bytes > INT64_MAX)
         return false;
     return step(books, slot, device, (int64_t)bytes, limit_bytes);
 }
 
-void ledger_release(struct extension *books, unsigned slot, unsigned device, uint64_t bytes)
+HOT void ledger_release(struct extension *books, unsigned slot, unsigned device, uint64_t bytes)
 {
     if (bytes > 0 && bytes <= INT64_MAX)
         step(books, slot, device, -(int64_t)bytes, 0);

@@ -34,7 +34,7 @@ static struct record *place_of(struct record *table, uint64_t places, uint64_t k
     return &table[at];
 }
 
-static struct record *lookup(const struct record_stripe *stripe, uint64_t key)
+HOT static struct record *lookup(const struct record_stripe *stripe, uint64_t key)
 {
     if (!stripe->places || !key)
         return NULL;
@@ -60,7 +60,7 @@ static SLOW bool grow(struct record_stripe *stripe)
     return true;
 }
 
-bool records_put(struct records *records, uint64_t key, uint64_t bytes, uint32_t device, uint32_t kind, uint64_t owner)
+HOT bool records_put(struct records *records, uint64_t key, uint64_t bytes, uint32_t device, uint32_t kind, uint64_t owner)
 {
     struct record_stripe *stripe = stripe_of(records, key);
     lock_take_briefly(&stripe->lock);
@@ -75,7 +75,7 @@ bool records_put(struct records *records, uint64_t key, uint64_t bytes, uint32_t
     return room;
 }
 
-static void erase(struct record_stripe *stripe, struct record *record)
+HOT static void erase(struct record_stripe *stripe, struct record *record)
 {
     struct record *table = stripe->table;
     uint64_t mask = stripe->places - 1, hole = (uint64_t)(record - table);
@@ -99,7 +99,7 @@ static void prefetch(const struct record_stripe *stripe, uint64_t key)
     __builtin_prefetch((const void *)(table + at * sizeof(struct record)), 1);
 }
 
-bool records_take(struct records *records, uint64_t key, struct record *taken)
+HOT bool records_take(struct records *records, uint64_t key, struct record *taken)
 {
     struct record_stripe *stripe = stripe_of(records, key);
     prefetch(stripe, key);

@@ -26,7 +26,7 @@ static void count_managed(unsigned device, uint64_t bytes)
 }
 
 /* After the driver's answer: the charge goes to the pointer or back. */
-static CUresult conclude(CUresult result, struct charge *charge, CUdeviceptr pointer)
+HOT static CUresult conclude(CUresult result, struct charge *charge, CUdeviceptr pointer)
 {
     bool managed = charge->kind == CHARGE_MANAGED && result == CUDA_SUCCESS;
     if (managed)
@@ -66,7 +66,7 @@ static SLOW bool may_oversubscribe(void)
            concurrent;
 }
 
-CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
+HOT CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 {
     struct charge charge;
     CUresult result = begin(&charge, bytesize);
@@ -134,7 +134,7 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned in
     return conclude(result, &charge, result == CUDA_SUCCESS ? *dptr : 0);
 }
 
-static void give_back(const struct record *record)
+HOT static void give_back(const struct record *record)
 {
     if (record->kind == LINEAR_OF_GRAPH) {
         graph_pointer_freed(record);
@@ -147,12 +147,12 @@ static void give_back(const struct record *record)
         overhead_rounding_gone(record->device, record->bytes);
 }
 
-void linear_depart(CUdeviceptr pointer, struct departure *departure)
+HOT void linear_depart(CUdeviceptr pointer, struct departure *departure)
 {
     departure->known = records_take(linear(), pointer, &departure->record);
 }
 
-void linear_departed(const struct departure *departure, CUresult result)
+HOT void linear_departed(const struct departure *departure, CUresult result)
 {
     const struct record *record = &departure->record;
     if (!departure->known)
@@ -172,7 +172,7 @@ void linear_gone_with(CUcontext context)
         give_back(&record);
 }
 
-CUresult cuMemFree_v2(CUdeviceptr dptr)
+HOT CUresult cuMemFree_v2(CUdeviceptr dptr)
 {
     CUresult result = container_enter();
     if (result != CUDA_SUCCESS)

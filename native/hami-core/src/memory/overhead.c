@@ -218,7 +218,7 @@ static SLOW void less_is_found(struct overhead *overhead, uint64_t gone)
     lock_drop(&overhead->lock);
 }
 
-void overhead_rounding_gone(unsigned device, uint64_t bytes)
+HOT void overhead_rounding_gone(unsigned device, uint64_t bytes)
 {
     if (device != DEVICE_NONE && !nothing_found(device))
         less_is_found(overhead_of(device), charge_whole_pieces(bytes) - bytes);
