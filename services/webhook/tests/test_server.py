@@ -284,6 +284,25 @@ def test_ends_cleanly(pair: Pair, number: signal.Signals) -> None:
     assert "error" not in [line["level"] for line in started.lines]
 
 
+def test_a_request_that_does_not_arrive_does_not_hold_up_the_end(pair: Pair) -> None:
+    with running(pair, "--receive-timeout-seconds", "1") as started, connect(started) as hogging:
+        hogging.sendall(HEAD)
+        until(lambda: started.metric("isolator_webhook_requests_at_work") == 1)
+        started.process.send_signal(signal.SIGTERM)
+        assert started.process.wait(WAIT_SECONDS) == 0
+
+
+def test_a_signal_before_the_server_runs_is_not_lost(pair: Pair) -> None:
+    program = (
+        "import gc, os, signal, sys; from isolator_webhook import cli; "
+        "gc.collect = lambda: os.kill(os.getpid(), signal.SIGTERM); sys.exit(cli.main())"
+    )
+    arguments = [sys.executable, "-c", program, *command(pair)[3:]]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=WAIT_SECONDS)
+    assert done.returncode == 0
+    assert "listening" not in [json.loads(line)["event"] for line in done.stderr.splitlines()]
+
+
 def test_drains_before_it_ends(pair: Pair, world: Any) -> None:
     with running(pair, "--drain-seconds", "2") as started:
         until(lambda: started.client.get("/readyz").status_code == 200)

@@ -6,6 +6,7 @@ import logging
 import signal
 import socket
 import ssl
+import sys
 import time
 from dataclasses import dataclass
 from types import FrameType
@@ -119,17 +120,21 @@ def serve(api: ASGIApp, state: State, listener: socket.socket, context: ssl.SSLC
         access_log=False,
         server_header=False,
         timeout_keep_alive=IDLE_SECONDS,
+        # Else a request that never arrives whole would keep the process from ending. uvicorn hands it on as it is.
+        timeout_graceful_shutdown=bounds.receive_seconds,  # type: ignore[arg-type]
     )
     config.load()
     config.ssl = context
-    # uvicorn raises the signal once more when it has shut down; that must not end the process by the signal.
+    server = _Server(config, state, bounds)
+
+    def end_or_ignore(_number: int, _frame: Any) -> None:
+        # uvicorn raises the signal once more when it has shut down; that must not end the process by the signal.
+        if not server.started:
+            sys.exit(0)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _ignore)
+        signal.signal(number, end_or_ignore)
     # What the imports left will stay: the collector need not look at it again.
     gc.collect()
     gc.freeze()
-    _Server(config, state, bounds).run(sockets=[listener])
-
-
-def _ignore(_number: int, _frame: Any) -> None:
-    pass
+    server.run(sockets=[listener])
