@@ -3,6 +3,7 @@
 import asyncio
 import json
 from typing import Any
+from unittest.mock import Mock
 
 import jsonpatch
 import msgspec
@@ -202,6 +203,18 @@ def test_audit_changes_nothing(world: Any) -> None:
     outcome, after = guarded(world, pod, Options(guard="audit"))
     assert (outcome.result, outcome.findings, after) == ("allowed", ["environment"], pod)
     assert len(outcome.notices) == 1
+
+
+@pytest.mark.parametrize("treatment", ["guard", "guard-enforce"])
+@pytest.mark.parametrize(("mode", "result"), [("audit", "failed_open"), ("enforce", "failed")])
+def test_a_fault_of_ours_refuses_nothing_where_the_guard_only_tells(
+    world: Any, monkeypatch: pytest.MonkeyPatch, treatment: Treatment, mode: Any, result: str
+) -> None:
+    monkeypatch.setattr("isolator_webhook.guard.decide", Mock(side_effect=RuntimeError("not foreseen")))
+    pod = nvidia_pod(world, {"name": "main", "env": [ALL]})
+    outcome, _ = guarded(world, pod, Options(guard=mode), treatment)
+    assert outcome.result == result
+    assert "internal error" in outcome.message + "".join(outcome.notices)
 
 
 @pytest.mark.parametrize(

@@ -214,13 +214,15 @@ async def outcome(
     except _FormerPodUnreadable as error:
         return Outcome("denied", "malformed_pod", f"the pod before cannot be read: {error}", code=400)
     except Exception:
-        return _internal_error(request, options)
+        return _internal_error(request, options, treatment)
 
 
-def _internal_error(request: AdmissionRequest, options: Options) -> Outcome:
+def _internal_error(request: AdmissionRequest, options: Options, treatment: Treatment) -> Outcome:
     identifier = uuid.uuid4().hex
     _log.exception("internal_error", error_id=identifier, uid=request.uid, namespace=request.namespace)
     fault = f"internal error of kai-resource-isolator, in its log under {identifier}"
+    if treatment in _GUARDED and options.guard == "audit":
+        return Outcome("failed_open", "internal_error", notices=[f"{fault}: the pod is admitted and was not looked at"])
     if options.on_internal_error == "warn":
         return Outcome("failed_open", "internal_error", notices=[f"{fault}: the pod is admitted without a cap"])
     return Outcome("failed", "internal_error", f"{fault}: the pod is not admitted", code=500)
