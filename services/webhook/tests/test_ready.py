@@ -44,7 +44,7 @@ async def started(heard: Wait, trusted: Wait) -> AsyncIterator[State]:
     orders = asyncio.Queue[Any]()
     api = app(source, Options(), Metrics(), Limits(), state)
     scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "app": api, "path": "", "state": {}}
-    life = asyncio.create_task(api(scope, orders.get, said.put))  # type: ignore[arg-type]
+    life = asyncio.ensure_future(api(scope, orders.get, said.put))
     orders.put_nowait({"type": "lifespan.startup"})
     assert (await said.get())["type"] == "lifespan.startup.complete"
     yield state

@@ -28,7 +28,7 @@ class Metrics:
         )
         self.seconds = Histogram(
             "isolator_webhook_review_seconds",
-            "Time from the first byte of a review's body to its answer.",
+            "Time from a review's whole body to its answer.",
             buckets=BUCKETS,
             registry=self.registry,
         )
