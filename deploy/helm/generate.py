@@ -126,13 +126,16 @@ def schema(values: Mapping[str, Any], keys: Mapping[tuple[str, ...], Key]) -> di
 
 
 def known(values: Mapping[str, Any], keys: Mapping[tuple[str, ...], Key]) -> dict[str, Any]:
-    """What the templates compare given values with: a tree in which closed maps are maps and all else is true."""
+    """What the templates compare given values with.
+
+    A tree in which closed maps are maps, switches that are on by default are "on", and all else is true.
+    """
 
     def node(value: Any, path: tuple[str, ...]) -> Any:
         key = keys.get(path)
         if isinstance(value, Mapping) and (key is None or not key.open):
             return {k: node(v, (*path, k)) for k, v in value.items()}
-        return True
+        return "on" if value is True else True
 
     # Parent charts share `global` with all that they contain.
     tree = {name: node(value, (name,)) for name, value in values.items()} | {"isolator-lib": True, "global": True}

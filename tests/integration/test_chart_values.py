@@ -94,6 +94,8 @@ def test_generated_files_are_fresh() -> None:
         ("tls.existingSecret", "mine", "tls.existingSecret is set without tls.caBundle"),
         ("policies", None, "policies is missing: null does not take its place"),
         ("monitor.serviceMonitor", None, "monitor.serviceMonitor is missing"),
+        ("policies.enabled", None, "policies.enabled is missing: null does not take its place"),
+        ("rbac.create", None, "rbac.create is missing"),
         ("tls.caBundle", "pem", "tls.caBundle is set without tls.existingSecret"),
         ("vramd.tlsSecret", "s", "vramd.tlsSecret is set without webhook.vramdTlsSecret"),
         ("webhook.vramdTlsSecret", "s", "webhook.vramdTlsSecret is set without vramd.tlsSecret"),

@@ -87,8 +87,9 @@ values.yaml by `python -m deploy.helm.generate`.
 {{- end -}}
 
 {{/*
-Every group of values is there. Of no template it is known that it is rendered first, so each begins with this: otherwise
-helm would say `nil pointer evaluating interface {}.enabled`.
+Every group of values is there, and every switch that is on by default: one that is missing would be off without a word.
+Of no template it is known that it is rendered first, so each begins with this: otherwise helm would say `nil pointer
+evaluating interface {}.enabled`.
 */}}
 {{- define "isolator.checkWhole" -}}
 {{- include "isolator.checkGroups" (dict "given" .Values "tree" (.Files.Get "known.json" | fromJson).tree "above" "") -}}
@@ -96,7 +97,7 @@ helm would say `nil pointer evaluating interface {}.enabled`.
 
 {{- define "isolator.checkGroups" -}}
 {{- range $key, $below := .tree -}}
-{{- if kindIs "map" $below -}}
+{{- if or (kindIs "map" $below) (eq (toString $below) "on") -}}
 {{- $path := printf "%s%s" $.above $key -}}
 {{- $value := get $.given $key -}}
 {{- if or (not (hasKey $.given $key)) (kindIs "invalid" $value) -}}
