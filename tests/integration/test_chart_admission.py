@@ -121,6 +121,13 @@ SHARING: dict[str, tuple[Object, dict[str, str]]] = {
     "no service account's token": (pod(SHARE, automountServiceAccountToken=False), {"main": "0"}),
     "opt-out that says true": (pod(SHARE | {"kai-resource-isolator.io/inject": "true"}), {"main": "0"}),
     "KAI's scheduler": (pod(SHARE, schedulerName="kai-scheduler"), {"main": "0"}),
+    "time alone, on a whole GPU": (
+        pod(
+            {"kai-resource-isolator.io/gpu-cores": "30"},
+            containers=[*containers("a"), containers("b")[0] | {"resources": {"limits": {"nvidia.com/gpu": "1"}}}],
+        ),
+        {"b": "1"},
+    ),
     "request annotations brought along": (
         pod(SHARE | {REQUEST + "0": "memory=none", REQUEST + "7": "x"}),
         {"main": "0"},
@@ -364,22 +371,36 @@ def swap_limits(manifest: Object) -> Object:
     return changed
 
 
+WHOLE_GPU = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
+BY_MEMORY = pod(SHARE | {"undo": "1"})
+BY_CORES = pod(
+    {"kai-resource-isolator.io/gpu-cores": "30", "undo": "1"},
+    containers=[containers("other")[0], containers("main")[0] | WHOLE_GPU],
+)
+
+
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("manifest", "change", "sentence"),
     [
-        (drop_mounts, "has not the mounts that cap it"),
-        (swap_library, "must be the node's library and preload file"),
-        (swap_limits, "must project the request annotation"),
+        (BY_MEMORY, drop_mounts, "has not the mounts that cap it"),
+        (BY_CORES, drop_mounts, "has not the mounts that cap it"),
+        (BY_MEMORY, swap_library, "must be the node's library and preload file"),
+        (BY_MEMORY, swap_limits, "must project the request annotation"),
     ],
 )
 def test_what_a_later_webhook_undoes_is_refused(
-    release: Release, team: str, plane: ControlPlane, tmp_path: Path, change: Any, sentence: str
+    release: Release,
+    team: str,
+    plane: ControlPlane,
+    tmp_path: Path,
+    manifest: Object,
+    change: Any,
+    sentence: str,
 ) -> None:
     del team
     cluster = release.cluster
     # By a condition that holds in the second round only if it held in the first: it is called last in both.
     condition = "has(object.metadata.annotations) && 'undo' in object.metadata.annotations"
-    manifest = pod(SHARE | {"undo": "1"})
     with mutating_webhook(cluster, plane, tmp_path, "zz-last", change, condition):
         wait_until(lambda: cluster.create(manifest, query={"dryRun": "All"}).status != 201, "the last webhook's effect")
         answer = cluster.create(manifest, user="tenant")

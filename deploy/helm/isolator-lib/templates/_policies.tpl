@@ -108,7 +108,8 @@ validations:
 
 {{/*
 A pod that asks for a share must leave admission with its mounts. The fraction container is found as KAI finds it
-(gpu-fraction-container-name, init containers first, else the first container); per-container annotations name theirs.
+(gpu-fraction-container-name, init containers first, else the first container); per-container annotations name theirs;
+gpu-cores without a share is for the container with a whole GPU.
 With webhook.onInternalError: warn, it warns: the webhook then lets such pods in on purpose. Whichever source of the
 library is chosen, both are let in, so that none is refused while the webhook's replicas change from one to the other.
 */}}
@@ -155,11 +156,19 @@ variables:
     expression: >-
       'gpu-fraction-container-name' in object.metadata.annotations ?
       object.metadata.annotations['gpu-fraction-container-name'] : object.spec.containers[0].name
+  - name: coresAlone
+    expression: >-
+      'kai-resource-isolator.io/gpu-cores' in object.metadata.annotations &&
+      !('gpu-memory' in object.metadata.annotations || 'gpu-fraction' in object.metadata.annotations ||
+      object.metadata.annotations.exists(k, k.startsWith('nvidia.com/container.') && k.contains('.gpu-memory.'))) &&
+      !({{ include "isolator.asksByResource" . | nindent 6 | trim }})
   - name: sharing
     expression: >-
       variables.all.filter(c, (('gpu-memory' in object.metadata.annotations || 'gpu-fraction' in object.metadata.annotations) &&
       c.name == variables.fraction) ||
-      object.metadata.annotations.exists(k, k.startsWith('nvidia.com/container.' + c.name + '.gpu-memory.')))
+      object.metadata.annotations.exists(k, k.startsWith('nvidia.com/container.' + c.name + '.gpu-memory.')) ||
+      (variables.coresAlone && has(c.resources) && has(c.resources.limits) && 'nvidia.com/gpu' in c.resources.limits &&
+      c.resources.limits['nvidia.com/gpu'] != '0'))
 validations:
   - expression: >-
       variables.optedOut || (variables.sharing.size() > 0 ||
@@ -171,7 +180,7 @@ validations:
       c.volumeMounts.exists(m, m.mountPath == '{{ $dir }}/limits' && m.name.startsWith('kai-resource-isolator-limits-') && has(m.readOnly) && m.readOnly))
     reason: Forbidden
     message: >-
-      this pod asks for a share of a GPU and a container that should get it has not the mounts that cap it: the
+      this pod asks for a share of a GPU, or of its time, and a container that should get it has not the mounts that cap it: the
       webhook of kai-resource-isolator was not called, or a later webhook removed them
   - expression: >-
       variables.optedOut || variables.volumes.all(v, (v.name != 'kai-resource-isolator-lib' ||
