@@ -42,7 +42,7 @@ struct container {
 extern struct process *process;
 extern struct container container;
 
-SLOW CUresult container_start(void);
+CUresult container_start(void);
 
 /* CUDA_SUCCESS once this process counts. CUDA_ERROR_NOT_PERMITTED where its share cannot be enforced (a line said why), else the
  * driver's own error. */
