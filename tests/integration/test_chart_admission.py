@@ -495,5 +495,14 @@ def test_the_guard_takes_gpus_from_who_has_not_asked(release: Release, team: str
         first, second = shared["spec"]["containers"]
         assert "NVIDIA_VISIBLE_DEVICES" not in {item["name"] for item in first["env"]}
         assert second["env"] == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
+        # An opt-out where it does not count: the share is capped, so the GPU is the pod's, whoever places it.
+        with cluster.scratch_namespace("enforced-guard", {"kai-resource-isolator.io/isolation": "enforce"}):
+            opted_out = pod(
+                SHARE | {"kai-resource-isolator.io/inject": "false"}, "enforced-guard", runtimeClassName="nvidia",
+                schedulerName="default-scheduler",
+            )  # fmt: skip
+            (capped,) = cluster.create(opted_out).ok()["spec"]["containers"]
+            assert {mount["mountPath"] for mount in capped["volumeMounts"]} >= MOUNTS
+            assert "NVIDIA_VISIBLE_DEVICES" not in {item["name"] for item in capped["env"]}
     finally:
         cluster.delete(runtime)

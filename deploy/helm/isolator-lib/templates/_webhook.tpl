@@ -281,7 +281,8 @@ webhooks:
   {{- include "isolator.webhookEntry" (dict "root" . "name" "enforce.vgpu.lib.kai-resource-isolator.io" "path" "/mutate/enforce" "optOut" false "operator" "In" "isolation" (list "enforce")) | nindent 2 }}
   {{- include "isolator.webhookEntry" (dict "root" . "name" "exempt.vgpu.lib.kai-resource-isolator.io" "path" "/mutate/exempt" "optOut" $values.podOptOut "operator" "In" "isolation" (list "exempt")) | nindent 2 }}
   {{- if ne $values.guard.mode "off" }}
-  {{- include "isolator.guardEntry" . | nindent 2 }}
+  {{- include "isolator.guardEntry" (dict "root" . "name" "guard.vgpu.lib.kai-resource-isolator.io" "path" "/guard" "operator" "NotIn") | nindent 2 }}
+  {{- include "isolator.guardEntry" (dict "root" . "name" "enforce.guard.vgpu.lib.kai-resource-isolator.io" "path" "/guard/enforce" "operator" "In") | nindent 2 }}
   {{- end }}
 {{- end -}}
 
@@ -301,23 +302,27 @@ rules:
   - {apiGroups: [""], apiVersions: [v1], operations: [UPDATE], resources: [pods/ephemeralcontainers], scope: Namespaced}
 {{- end -}}
 
-{{/* The guard has a failure policy of its own, since it may have to look at every pod. */}}
+{{/*
+The guard has a failure policy of its own, since it may have to look at every pod. In a namespace that is enforced a pod's opt-out does
+not count, so its share is capped and gives it its GPU.
+*/}}
 {{- define "isolator.guardEntry" -}}
-{{- $values := .Values.webhook -}}
-- name: guard.vgpu.lib.kai-resource-isolator.io
+{{- $values := .root.Values.webhook -}}
+- name: {{ .name }}
   admissionReviewVersions: [v1]
   sideEffects: None
   failurePolicy: {{ $values.guard.failurePolicy }}
   reinvocationPolicy: IfNeeded
   timeoutSeconds: {{ $values.timeoutSeconds }}
   matchPolicy: Equivalent
-  {{- include "isolator.webhookClient" (dict "root" . "path" "/guard") | nindent 2 }}
+  {{- include "isolator.webhookClient" . | nindent 2 }}
   namespaceSelector:
     matchExpressions:
-      {{- include "isolator.namespaceExpressions" . | nindent 6 }}
+      - {key: {{ include "isolator.isolationLabel" .root }}, operator: {{ .operator }}, values: [enforce]}
+      {{- include "isolator.namespaceExpressions" .root | nindent 6 }}
       - key: kubernetes.io/metadata.name
         operator: NotIn
-        values: {{ include "isolator.guardExempt" . }}
+        values: {{ include "isolator.guardExempt" .root }}
     {{- with ($values.namespaceSelector | default dict).matchLabels }}
     matchLabels:
       {{- toYaml . | nindent 6 }}
@@ -326,10 +331,10 @@ rules:
   matchConditions:
     - name: reaches-a-gpu
       expression: |
-        {{- include "isolator.reachesGpu" . | nindent 8 }}
+        {{- include "isolator.reachesGpu" .root | nindent 8 }}
     - name: not-a-mirror-pod
       expression: |
-        {{- include "isolator.notMirror" . | nindent 8 }}
+        {{- include "isolator.notMirror" .root | nindent 8 }}
 {{- end -}}
 
 {{- define "isolator.guardExempt" -}}
