@@ -1364,6 +1364,7 @@ static const struct {
     SCENARIO(hold_some)
     SCENARIO(pools_that_grow_are_no_overhead)
     SCENARIO(a_mig_instance_is_the_same_to_nvml_and_cuda)
+    SCENARIO(memory_of_another_namespace_is_charged_once)
     SCENARIO(a_pool_that_once_could_not_be_asked_is_charged_once)
     SCENARIO(a_pool_that_is_never_told_of_is_what_its_pointers_are)
     SCENARIO(an_estimate_gives_way_to_what_nvml_says)

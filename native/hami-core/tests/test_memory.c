@@ -33,6 +33,13 @@ static void play(const char *name, const char *faults)
 #define SCENARIO(name) TEST(name) { play(#name, ""); }
 #include "scenarios.def"
 
+TEST(memory_of_another_namespace_is_charged_once)
+{
+    if (RUNTIME[0])
+        skip("a sanitizer knows one namespace");
+    play("memory_of_another_namespace_is_charged_once", "");
+}
+
 /* As before CUDA 11.6. */
 TEST(arrays_of_a_driver_that_does_not_tell_their_size_are_computed)
 {
