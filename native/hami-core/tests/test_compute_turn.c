@@ -378,6 +378,17 @@ TEST(a_launch_that_fails_is_not_paid_for)
     CHECK_EQUAL(driver.live_events, 0);
 }
 
+TEST(more_devices_than_there_can_be_are_the_drivers_to_refuse)
+{
+    const struct compute_bucket *bucket = begin(50, 1);
+    CUDA_LAUNCH_PARAMS one = {.function = (CUfunction)8, .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1};
+    int64_t before = bucket->balance;
+    driver.launched = CUDA_ERROR_INVALID_VALUE;
+    CHECK_EQUAL(cuLaunchCooperativeKernelMultiDevice(&one, UINT32_MAX, 0), CUDA_ERROR_INVALID_VALUE);
+    CHECK_EQUAL(driver.launches, 1);
+    CHECK_EQUAL(bucket->balance, before);
+}
+
 static void first_of_its_kind_ends(void)
 {
     CUresult result = driver.launched;

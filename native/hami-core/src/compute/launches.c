@@ -1,6 +1,4 @@
 /* The ways to launch, each with its turn. Graphs are launched in memory/graphs.c. */
-#include <stdlib.h>
-
 #include "../driver.h"
 #include "../hooks.h"
 #include "turn.h"
@@ -122,9 +120,10 @@ CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int gridDimX, uns
 /* One launch on several devices, each of which pays for its part. */
 CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launchParamsList, unsigned int numDevices, unsigned int flags)
 {
-    unsigned count = launchParamsList ? numDevices : 0;
-    struct turn *turns = calloc(count ? count : 1, sizeof(*turns));
-    CUresult result = turns ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    /* More than a process can have is the driver's to refuse. */
+    unsigned count = launchParamsList && numDevices <= REGION_DEVICES ? numDevices : 0;
+    struct turn turns[REGION_DEVICES] = {{0}};
+    CUresult result = CUDA_SUCCESS;
     turn_several = true;
     for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++) {
         const CUDA_LAUNCH_PARAMS *launch = &launchParamsList[i];
@@ -135,9 +134,8 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launchParamsLi
     turn_several = false;
     if (result == CUDA_SUCCESS)
         result = cuda.cuLaunchCooperativeKernelMultiDevice(launchParamsList, numDevices, flags);
-    for (unsigned i = 0; turns && i < count; i++)
+    for (unsigned i = 0; i < count; i++)
         turn_end(&turns[i], result);
-    free(turns);
     return result;
 }
 
