@@ -138,9 +138,8 @@ static CUresult end_capture(CUstream stream, CUgraph *graph)
 
 static CUresult launched(void)
 {
-    void (*meanwhile)(void) = driver.meanwhile;
+    void (*meanwhile)(void) = __atomic_exchange_n(&driver.meanwhile, NULL, __ATOMIC_RELAXED);
     __atomic_fetch_add(&driver.launches, 1, __ATOMIC_RELAXED);
-    driver.meanwhile = NULL;
     if (meanwhile)
         meanwhile();
     return driver.launched;
