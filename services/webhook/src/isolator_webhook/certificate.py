@@ -55,6 +55,7 @@ class FileCertificate:
         self._key = key
         self._tell_expiry = tell_expiry
         self._unreadable = ""
+        self._loaded = b"", b""
         self.context = make_context()
         try:
             self._loaded = self._read()
@@ -65,8 +66,11 @@ class FileCertificate:
             ) from error
 
     def _read(self) -> tuple[bytes, bytes]:
-        """Both files, of one generation: they are replaced together, perhaps between one and the other read."""
-        found = b"", b""
+        """Both files, of one generation: they are replaced together, perhaps between one and the other read.
+
+        Those that are loaded are, so that files that stay as they are are read once.
+        """
+        found = self._loaded
         for _ in range(_MOST_READS):
             before, found = found, (self._certificate.read_bytes(), self._key.read_bytes())
             if found == before:

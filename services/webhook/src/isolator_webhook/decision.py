@@ -90,7 +90,7 @@ def _container_notices(pod: Pod, found: tuple[Request, ...]) -> list[str]:
     """Where a container may undo its limit by its own rights."""
     notices = []
     for request in found:
-        container = ((pod.spec.init_containers or []) if request.init else pod.spec.containers)[request.position]
+        container = pod.spec.container(request.position, init=request.init)
         reason = container.may_unmount()
         if reason is not None:
             notices.append(

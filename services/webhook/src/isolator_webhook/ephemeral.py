@@ -46,10 +46,6 @@ def _instead(pod: Pod, shares: Mapping[str, Request]) -> str:
     return f"a process in a container with a share (kubectl exec), {', '.join(shares)}"
 
 
-def _target(pod: Pod, request: Request) -> Container:
-    return ((pod.spec.init_containers or []) if request.init else pod.spec.containers)[request.position]
-
-
 def _as_written(variable: Variable) -> dict[str, Any]:
     """A variable as JSON has it, less what it does not say."""
     source = {"valueFrom": msgspec.json.decode(variable.value_from)} if bytes(variable.value_from) else {}
@@ -110,7 +106,8 @@ def build(pod: Pod, before: Iterable[str], share: Share | None, basis: Basis, op
         operations += patch_mounts(container, where, wanted.mounts(request, whole))
         desired = wanted.variables(request, basis, options, exempt=share.exempt)
         added, removed = patch_variables(container, where, desired)
-        operations += _with_devices(container, where, _target(pod, request), added)
+        target = pod.spec.container(request.position, init=request.init)
+        operations += _with_devices(container, where, target, added)
         told += removed
         right = container.may_unmount()
         if right is not None:

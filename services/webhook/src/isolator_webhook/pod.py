@@ -252,6 +252,10 @@ class PodSpec(_Read):
     os: Os | None = None
     runtime_class_name: str | None = None
 
+    def container(self, position: int, *, init: bool) -> Container:
+        """A container by its position among init containers or regular ones, as requests have it."""
+        return ((self.init_containers or []) if init else self.containers)[position]
+
     @property
     def required_node_affinity(self) -> NodeSelector | None:
         """Required node affinity, None where there is none."""
