@@ -10,7 +10,7 @@ import pytest
 
 from isolator_core.errors import SettingsError
 from isolator_core.proto import vram_pb2, vram_pb2_grpc
-from isolator_testing.certificates import Authority, Issued, Pair
+from isolator_testing.certificates import Authority, Issued, Pair, replace_at_next_read
 from isolator_vramd import tls
 
 from .conftest import WAIT_SECONDS, Vramd
@@ -95,23 +95,9 @@ def test_mutual_tls_and_renewal(
 def test_files_that_are_replaced_while_they_are_read(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a kubelet does it: all at once, by the directory that they lie in."""
-    for directory in ("old", "new"):
-        (tmp_path / directory).mkdir()
-        authority.issue().write(tmp_path / directory)
-    now, following = tmp_path / "now", tmp_path / "next"
-    now.symlink_to(tmp_path / "old")
-    following.symlink_to(tmp_path / "new")
+    now, following = authority.two_generations(tmp_path)
     monkeypatch.setattr("isolator_vramd.tls._check", Mock(side_effect=[SettingsError("of two generations"), None]))
-    read = Path.read_bytes
-
-    def reading(path: Path) -> bytes:
-        content = read(path)
-        if following.is_symlink():
-            following.rename(now)
-        return content
-
-    monkeypatch.setattr(Path, "read_bytes", reading)
+    replace_at_next_read(monkeypatch, now, following)
     assert tls.load(tls.TlsFiles(now / "tls.crt", now / "tls.key"))
 
 

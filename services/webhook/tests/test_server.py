@@ -21,7 +21,7 @@ import httpx
 import pytest
 import structlog
 
-from isolator_testing.certificates import Authority, Pair
+from isolator_testing.certificates import Authority, Pair, replace_at_next_read
 from isolator_webhook.certificate import FileCertificate
 
 WAIT_SECONDS = 60
@@ -347,23 +347,9 @@ def test_files_that_are_gone_are_told_once(tmp_path: Path) -> None:
 
 
 def test_files_that_are_replaced_between_the_reads_of_the_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a kubelet does it: both at once, by the directory that they lie in."""
-    for directory in ("old", "new"):
-        (tmp_path / directory).mkdir()
-        AUTHORITY.issue().write(tmp_path / directory)
-    now, following = tmp_path / "now", tmp_path / "next"
-    now.symlink_to(tmp_path / "old")
+    now, following = AUTHORITY.two_generations(tmp_path)
     certificate = FileCertificate(now / "tls.crt", now / "tls.key", lambda _expiry: None)
-    following.symlink_to(tmp_path / "new")
-    read = Path.read_bytes
-
-    def reading(path: Path) -> bytes:
-        content = read(path)
-        if following.is_symlink():
-            following.rename(now)
-        return content
-
-    monkeypatch.setattr(Path, "read_bytes", reading)
+    replace_at_next_read(monkeypatch, now, following)
     with structlog.testing.capture_logs() as logs:
         certificate.refresh()
     assert [line["event"] for line in logs] == ["certificate"]

@@ -4,8 +4,12 @@ import datetime
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import trustme
+
+if TYPE_CHECKING:
+    import pytest
 
 LOOPBACK = ("localhost", "127.0.0.1")
 
@@ -61,8 +65,29 @@ class Authority:
         made = self._authority.issue_cert(*(hosts or LOOPBACK), not_after=expires)
         return Issued(made.cert_chain_pems[0].bytes(), made.private_key_pem.bytes())
 
+    def two_generations(self, directory: Path) -> tuple[Path, Path]:
+        """Two directories with a pair each, by links: what is there now, and what takes its place in one step."""
+        links = directory / "now", directory / "next"
+        for link, name in zip(links, ("old", "new"), strict=True):
+            self.issue().write(directory / name)
+            link.symlink_to(directory / name)
+        return links
+
     def client(self) -> ssl.SSLContext:
         """A client's context that trusts this authority alone, as a caBundle does."""
         context = ssl.create_default_context(cadata=self.certificate.decode())
         context.verify_flags |= ssl.VERIFY_X509_STRICT
         return context
+
+
+def replace_at_next_read(monkeypatch: "pytest.MonkeyPatch", now: Path, following: Path) -> None:
+    """Put one link in the other's place right after the next file was read: as a kubelet does it, all files at once."""
+    read = Path.read_bytes
+
+    def reading(path: Path) -> bytes:
+        content = read(path)
+        if following.is_symlink():
+            following.rename(now)
+        return content
+
+    monkeypatch.setattr(Path, "read_bytes", reading)
